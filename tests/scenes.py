@@ -1,14 +1,17 @@
-"""Tests that are coroutines: each is run on a loop of its own, in real or in virtual time."""
+"""Tests and scenes that are coroutines: each is run on a loop of its own, in real or in virtual time."""
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 
 Scene = Callable[..., Coroutine[Any, Any, None]]
 Test = Callable[..., None]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def as_test(run: Callable[..., None], *, given: int = 0, shared: Sequence[str] = ()) -> Callable[[Scene], Test]:
@@ -37,9 +40,19 @@ def as_test(run: Callable[..., None], *, given: int = 0, shared: Sequence[str] =
     return decorate
 
 
-def _run_virtual(scene: Callable[[], Any]) -> None:
-    run_virtual(scene())
+def in_real_time(scene: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, _T]:
+    """Make a function of a coroutine function, which is cancelled after two minutes."""
+
+    @wraps(scene)
+    def run(*values: _P.args, **named: _P.kwargs) -> _T:
+        return asyncio.run(asyncio.wait_for(scene(*values, **named), 120))
+
+    return run
 
 
-in_real_time: Final = as_test(lambda scene: asyncio.run(asyncio.wait_for(scene(), 120)))
-in_virtual_time: Final = as_test(_run_virtual)
+def in_virtual_time(scene: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, _T]:
+    @wraps(scene)
+    def run(*values: _P.args, **named: _P.kwargs) -> _T:
+        return run_virtual(scene(*values, **named))
+
+    return run

@@ -32,19 +32,17 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 TEXT = LetterCodec().decode(EXPECTED)
 
 
-def with_client(
+@in_virtual_time
+async def with_client(
     use: Callable[[AsyncClient], Awaitable[Any]],
     *,
     published: GenerationDefaults | None = None,
     **options: Any,
 ) -> Any:
-    async def run() -> Any:
-        async with SimulatedSwarm(generation_defaults=published) as swarm:
-            await swarm.verifier(target_engine())
-            await swarm.drafter(draft_engine(0.9))
-            return await use(await swarm.client(**options))
-
-    return run_virtual(run())
+    async with SimulatedSwarm(generation_defaults=published) as swarm:
+        await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.9))
+        return await use(await swarm.client(**options))
 
 
 def generated(prompt: str = PROMPT, *, with_options: dict[str, Any] | None = None, **options: Any) -> Generation:

@@ -15,7 +15,6 @@ from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport, Route
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
@@ -37,7 +36,7 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange, Passed
 from tests.protocol.samples import record_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
@@ -289,13 +288,11 @@ class ChainSwarm:
                 assert stage.is_free, name
 
 
-def _in_stages(scene: Callable[..., Awaitable[None]]) -> None:
-    async def run() -> None:
-        swarm = ChainSwarm.make()
-        async with swarm.swarm:
-            await scene(swarm)
-
-    run_virtual(run())
+@in_virtual_time
+async def _in_stages(scene: Callable[..., Awaitable[None]]) -> None:
+    swarm = ChainSwarm.make()
+    async with swarm.swarm:
+        await scene(swarm)
 
 
 in_stages: Final = as_test(_in_stages, given=1)

@@ -8,7 +8,6 @@ from typing import Any
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
 from cosine_node.engine.base import Engine, Row
@@ -19,7 +18,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.session.run import Run
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Sampling
-from tests.scenes import as_test
+from tests.scenes import as_test, in_virtual_time
 
 VOCAB_TOKENS = 32
 LOST_AFTER_TOKENS = 3
@@ -84,19 +83,18 @@ async def assert_freed(swarm: SimulatedSwarm) -> None:
         assert held == (0, 0, 0), f"{member.identity.peer_id} still holds {held}"
 
 
-def _in_a_swarm(scene: Callable[..., Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with SimulatedSwarm() as swarm:
-            await scene(swarm)
-
-    run_virtual(run())
+@in_virtual_time
+async def _in_a_swarm(scene: Callable[..., Awaitable[None]]) -> None:
+    async with SimulatedSwarm() as swarm:
+        await scene(swarm)
 
 
 in_a_swarm = as_test(_in_a_swarm, given=1)
 """Makes a test of a coroutine function: its first argument is an empty swarm in virtual time."""
 
 
-def generated(
+@in_virtual_time
+async def generated(
     prompt: Any,
     *,
     target: Callable[[], ScriptedEngine] = target_engine,
@@ -113,22 +111,17 @@ def generated(
     during the text. `client` has options of the client, `options` those of the swarm and of the text.
     """
     scene = {name: options.pop(name) for name in ("one_way_s", "eos", "codec") if name in options}
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(**scene) as swarm:
-            served = [
-                await swarm.verifier(target(), home_engine=home() if home else None)
-                for _ in range(verifiers + is_lost)
-            ]
-            for number, engine in enumerate(drafters):
-                await swarm.drafter(engine, domain=f"domain-{number}")
-            asking = await swarm.client(**{"timeout_s": 60.0} | (client or {}))
-            started = await asking.start(prompt, **{"seed": 7} | options)
-            await heard(started, losing=served if is_lost else ())
-            await assert_freed(swarm)
-            return started.result()
-
-    return run_virtual(run())
+    async with SimulatedSwarm(**scene) as swarm:
+        served = [
+            await swarm.verifier(target(), home_engine=home() if home else None) for _ in range(verifiers + is_lost)
+        ]
+        for number, engine in enumerate(drafters):
+            await swarm.drafter(engine, domain=f"domain-{number}")
+        asking = await swarm.client(**{"timeout_s": 60.0} | (client or {}))
+        started = await asking.start(prompt, **{"seed": 7} | options)
+        await heard(started, losing=served if is_lost else ())
+        await assert_freed(swarm)
+        return started.result()
 
 
 async def heard(run: Run, *, losing: Sequence[Member] = ()) -> Run:

@@ -7,7 +7,6 @@ from typing import TypeVar
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.discovery import NETWORK
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
@@ -17,6 +16,7 @@ from cosine_p2p.directory.directory import Directory
 from cosine_p2p.survey import Surveyor
 from cosine_protocol.errors import ClockOff, GenerationFailed
 from cosine_protocol.identity import Identity
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import target_engine
 
 CLIENT = numbered_identity(500)
@@ -26,23 +26,22 @@ VERIFIERS = 3
 Seen = TypeVar("Seen")
 
 
-def with_clock_off(look: Callable[[SimulatedSwarm], Awaitable[Seen]], *, off_s: float, verifiers: int) -> Seen:
+@in_virtual_time
+async def with_clock_off(
+    look: Callable[[SimulatedSwarm], Awaitable[Seen]], *, off_s: float, verifiers: int
+) -> Seen:
     """Return the result of a client whose clock is ahead of those of the nodes by `off_s`."""
+    loop = asyncio.get_running_loop()
+    cells = MemoryCells(network=NETWORK, clock=loop.time)
 
-    async def run() -> Seen:
-        loop = asyncio.get_running_loop()
-        cells = MemoryCells(network=NETWORK, clock=loop.time)
+    def directory_of(identity: Identity) -> Directory:
+        ahead_s = off_s if identity.peer_id == CLIENT.peer_id else 0.0
+        return DhtDirectory(cells, identity, network=NETWORK, clock=lambda: loop.time() + ahead_s)
 
-        def directory_of(identity: Identity) -> Directory:
-            ahead_s = off_s if identity.peer_id == CLIENT.peer_id else 0.0
-            return DhtDirectory(cells, identity, network=NETWORK, clock=lambda: loop.time() + ahead_s)
-
-        async with SimulatedSwarm(directory_of=directory_of) as swarm:
-            for _ in range(verifiers):
-                await swarm.verifier(target_engine())
-            return await look(swarm)
-
-    return run_virtual(run())
+    async with SimulatedSwarm(directory_of=directory_of) as swarm:
+        for _ in range(verifiers):
+            await swarm.verifier(target_engine())
+        return await look(swarm)
 
 
 async def generated(swarm: SimulatedSwarm) -> tuple[int, ...]:

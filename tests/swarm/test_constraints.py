@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import SimulatedSwarm
@@ -23,6 +22,7 @@ from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.letter_grammars import END, letter_grammars, text_of
 from tests.node.engine.schemas import SCHEMAS, check_json
+from tests.scenes import in_virtual_time
 from tests.swarm import reference
 from tests.thoroughness import dear_examples, quick_first, quick_rows
 
@@ -147,34 +147,31 @@ def slow_engine() -> ScriptedEngine:
     return engine
 
 
-def over_stages(
+@in_virtual_time
+async def over_stages(
     *last: Callable[[], ScriptedEngine], is_lost: bool = False, is_refused: bool = False, **options: Any
 ) -> Generation:
     """Generate a text with a head over two stages; `last` creates the engines of the second part's stages.
 
     With `is_lost` the first of these vanishes during the text. With `is_refused` another request is refused.
     """
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(eos=(END,)) as swarm:
-            first, behind = even_parts(2)
-            stages = [await swarm.stage(first, constrained_engine, curve=STAGE_CURVE)]
-            stages += [await swarm.stage(behind, whole, curve=STAGE_CURVE) for whole in last]
-            await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
-            await swarm.drafter(constrained_engine(0.8, 1, waits=False))
-            client = await swarm.client(timeout_s=60.0)
-            run = await client.start(PROMPT, max_new_tokens=TOKENS, seed=7, **options)
-            if is_refused:
-                with pytest.raises(OptionRefused, match="too complex for the last stage"):
-                    await client.generate(PROMPT, max_new_tokens=TOKENS, regex="(ab)+")
-            seen = 0
-            async for chunk in run.chunks():
-                seen += len(chunk.token_ids)
-                if is_lost and seen > reference.LOST_AFTER_TOKENS:
-                    stages[1].kill()
-            return run.result()
-
-    return run_virtual(run())
+    async with SimulatedSwarm(eos=(END,)) as swarm:
+        first, behind = even_parts(2)
+        stages = [await swarm.stage(first, constrained_engine, curve=STAGE_CURVE)]
+        stages += [await swarm.stage(behind, whole, curve=STAGE_CURVE) for whole in last]
+        await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
+        await swarm.drafter(constrained_engine(0.8, 1, waits=False))
+        client = await swarm.client(timeout_s=60.0)
+        run = await client.start(PROMPT, max_new_tokens=TOKENS, seed=7, **options)
+        if is_refused:
+            with pytest.raises(OptionRefused, match="too complex for the last stage"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS, regex="(ab)+")
+        seen = 0
+        async for chunk in run.chunks():
+            seen += len(chunk.token_ids)
+            if is_lost and seen > reference.LOST_AFTER_TOKENS:
+                stages[1].kill()
+        return run.result()
 
 
 careless_engine = partial(constrained_engine, obeys=False)

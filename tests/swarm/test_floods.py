@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.request.results import Generation
@@ -24,6 +23,7 @@ from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.node.peers import request_of
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
 from tests.thoroughness import soak_rest
 
@@ -66,29 +66,26 @@ async def ended(attacks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*attacks, return_exceptions=True)
 
 
-def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
+@in_virtual_time
+async def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
     """Return three texts of an honest client while peers flood the nodes of a swarm."""
-
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine())
-            for _ in range(2):
-                await swarm.drafter(draft_engine(0.9))
-            client = await swarm.client(timeout_s=60.0, seed=0)
-            flooder = swarm.join(FLOODER)
-            attacks = [
-                asyncio.ensure_future(flood(await flooder.dial(member.identity.peer_id, protocol), message))
-                for protocol, message in floods
-                for member in swarm.members
-                if (member.role is Role.VERIFIER) == (protocol == VERIFY)
-                for _ in range(STREAMS)
-            ]
-            await asyncio.sleep(1.0)
-            texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
-            await ended(attacks)
-            return texts
-
-    return run_virtual(run())
+    async with SimulatedSwarm() as swarm:
+        await swarm.verifier(target_engine())
+        for _ in range(2):
+            await swarm.drafter(draft_engine(0.9))
+        client = await swarm.client(timeout_s=60.0, seed=0)
+        flooder = swarm.join(FLOODER)
+        attacks = [
+            asyncio.ensure_future(flood(await flooder.dial(member.identity.peer_id, protocol), message))
+            for protocol, message in floods
+            for member in swarm.members
+            if (member.role is Role.VERIFIER) == (protocol == VERIFY)
+            for _ in range(STREAMS)
+        ]
+        await asyncio.sleep(1.0)
+        texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
+        await ended(attacks)
+        return texts
 
 
 QUIET: Final = generated()

@@ -10,7 +10,6 @@ import transformers as tf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import NgramEngine
@@ -19,6 +18,7 @@ from cosine_node.engine.torch.loading import load_engine
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.target import read_target_facts
 from tests.node.engine.tiny_models import COMMON, VOCAB
+from tests.scenes import in_virtual_time
 from tests.thoroughness import quick_rows
 
 TOKENS = 24
@@ -53,24 +53,22 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
     return tuple(whole[0, len(prompt) :].tolist())
 
 
-def generated(folder: Path, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
+@in_virtual_time
+async def generated(folder: Path, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
     facts = read_target_facts(folder)
     assert facts is not None
 
     def engine() -> TorchEngine:
         return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=4096)
 
-    async def run() -> Generation:
-        async with SimulatedSwarm(eos=facts.eos, generation_defaults=facts.generation_defaults) as swarm:
-            await swarm.verifier(engine(), curve=CURVE)
-            if drafts:
-                await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
-                # The target itself as a drafter is right if it applies the penalty.
-                await swarm.drafter(engine(), curve=QUICK)
-            client = await swarm.client(max_new_tokens=TOKENS, temperature=0.0)
-            return await client.generate(prompt, **options)
-
-    return run_virtual(run())
+    async with SimulatedSwarm(eos=facts.eos, generation_defaults=facts.generation_defaults) as swarm:
+        await swarm.verifier(engine(), curve=CURVE)
+        if drafts:
+            await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
+            # The target itself as a drafter is right if it applies the penalty.
+            await swarm.drafter(engine(), curve=QUICK)
+        client = await swarm.client(max_new_tokens=TOKENS, temperature=0.0)
+        return await client.generate(prompt, **options)
 
 
 @pytest.mark.parametrize(("penalty", "prompt"), quick_rows(zip((1.3, 1.05, 0.8), PROMPTS, strict=True)))

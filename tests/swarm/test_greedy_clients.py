@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
@@ -14,6 +13,7 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_rows
 
@@ -35,23 +35,20 @@ async def take_all(client: AsyncClient, requests: int) -> None:
     await asyncio.gather(*(keep_asking() for _ in range(requests)))
 
 
-def generated(*, greedy: int, strategy: str = "plain", curve: CostCurve = VERIFY_CURVE) -> list[Generation]:
+@in_virtual_time
+async def generated(*, greedy: int, strategy: str = "plain", curve: CostCurve = VERIFY_CURVE) -> list[Generation]:
     """Return texts of a modest client while another has `greedy` requests."""
-
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine(), max_requests=8, curve=curve)
-            await swarm.drafter(draft_engine(0.9), max_requests=8)
-            crowd = await swarm.client(strategy=strategy, timeout_s=3600.0)
-            modest = await swarm.client(strategy=strategy, timeout_s=60.0)
-            taking = asyncio.ensure_future(take_all(crowd, greedy))
-            await asyncio.sleep(1.0)
-            texts = [await modest.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(2)]
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
-            return texts
-
-    return run_virtual(run())
+    async with SimulatedSwarm() as swarm:
+        await swarm.verifier(target_engine(), max_requests=8, curve=curve)
+        await swarm.drafter(draft_engine(0.9), max_requests=8)
+        crowd = await swarm.client(strategy=strategy, timeout_s=3600.0)
+        modest = await swarm.client(strategy=strategy, timeout_s=60.0)
+        taking = asyncio.ensure_future(take_all(crowd, greedy))
+        await asyncio.sleep(1.0)
+        texts = [await modest.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(2)]
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        return texts
 
 
 @pytest.mark.parametrize(

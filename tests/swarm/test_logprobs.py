@@ -8,7 +8,6 @@ import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli.audit import check
 from cosine_node.engine.base import Row, RowResult
@@ -17,6 +16,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.likelihoods import Likelihood
+from tests.scenes import in_virtual_time
 from tests.swarm import reference
 from tests.swarm.reference import in_a_swarm, preferred
 from tests.thoroughness import quick_first, quick_rows
@@ -131,14 +131,12 @@ class LiarAboutPrompts(Boastful):
     of_prompt = True
 
 
-def audited(engine: ScriptedEngine, **options: Any) -> Generation:
-    async def run() -> Generation:
-        async with SimulatedSwarm() as swarm:
-            others = ScriptedEngine(), ScriptedEngine()
-            client = await preferred(swarm, engine, *others, prompt=PROMPT, client={"seed": 7})
-            return await reference.audited(client, PROMPT, max_new_tokens=40, **options)
-
-    return run_virtual(run())
+@in_virtual_time
+async def audited(engine: ScriptedEngine, **options: Any) -> Generation:
+    async with SimulatedSwarm() as swarm:
+        others = ScriptedEngine(), ScriptedEngine()
+        client = await preferred(swarm, engine, *others, prompt=PROMPT, client={"seed": 7})
+        return await reference.audited(client, PROMPT, max_new_tokens=40, **options)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_node.verifier.coordination import CoordinatedRequest
@@ -19,6 +18,7 @@ from cosine_protocol import statements
 from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Sampling
 from cosine_protocol.statements import sign
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first, quick_rows
 
@@ -35,31 +35,26 @@ async def _nothing(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
     return
 
 
-def generated(
+@in_virtual_time
+async def generated(
     *, verifiers: int = 1, coordinates: bool = True, meddle: Meddle = _nothing, **options: Any
 ) -> Generation:
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=ONE_WAY_S) as swarm:
-            kind = STRATEGIES["cosine"] if coordinates else None
-            # Without prompt lookup each token that no drafter drafted takes a pass.
-            policy = Policy(uses_prompt_lookup=False)
-            served = [
-                await swarm.verifier(target_engine(), coordination=kind, policy=policy) for _ in range(verifiers)
-            ]
-            for number in range(2):
-                await swarm.drafter(draft_engine(0.8, number), domain=f"domain-{number}")
-            client = await swarm.client(**({"coordination": "verifier"} | options))
-            meddling = asyncio.ensure_future(meddle(swarm, served))
-            generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
-            await meddling
-            await assert_freed(swarm)
-            await swarm.leave_clients()
-            await asyncio.sleep(SETTLE_S)
-            assert not any(member.wire.open_streams for member in swarm.members if member.role == "drafter")
-            return generation
-
-    return run_virtual(run())
+    async with SimulatedSwarm(one_way_s=ONE_WAY_S) as swarm:
+        kind = STRATEGIES["cosine"] if coordinates else None
+        # Without prompt lookup each token that no drafter drafted takes a pass.
+        policy = Policy(uses_prompt_lookup=False)
+        served = [await swarm.verifier(target_engine(), coordination=kind, policy=policy) for _ in range(verifiers)]
+        for number in range(2):
+            await swarm.drafter(draft_engine(0.8, number), domain=f"domain-{number}")
+        client = await swarm.client(**({"coordination": "verifier"} | options))
+        meddling = asyncio.ensure_future(meddle(swarm, served))
+        generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+        await meddling
+        await assert_freed(swarm)
+        await swarm.leave_clients()
+        await asyncio.sleep(SETTLE_S)
+        assert not any(member.wire.open_streams for member in swarm.members if member.role == "drafter")
+        return generation
 
 
 def is_taken_back(generation: Generation, reason: str) -> bool:

@@ -13,7 +13,6 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.verifier.service import VerifierService
@@ -24,6 +23,7 @@ from cosine_protocol.errors import GenerationFailed, PeerLost
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import (
     VOCAB_TOKENS,
     assert_freed,
@@ -63,7 +63,8 @@ class Outcome:
     failures: int
 
 
-def after_a_loss(
+@in_virtual_time
+async def after_a_loss(
     then: Then,
     *,
     away_s: float = 10.0,
@@ -73,37 +74,33 @@ def after_a_loss(
     lost_at_s: float = LOST_AT_S,
 ) -> Outcome:
     """Generate a text whose only verifier vanishes; `away_s` later `then` joins."""
+    async with SimulatedSwarm() as swarm:
+        verifier = await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.8))
+        client = await swarm.client(strategy=strategy, patience_s=patience_s)
 
-    async def run() -> Outcome:
-        async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(target_engine())
-            await swarm.drafter(draft_engine(0.8))
-            client = await swarm.client(strategy=strategy, patience_s=patience_s)
+        async def lose() -> None:
+            await asyncio.sleep(lost_at_s)
+            await verifier.kill()
+            await asyncio.sleep(away_s)
+            identity = verifier.identity if then is Then.SAME else None
+            if then is not Then.NONE:
+                await swarm.verifier(target_engine(), identity=identity)
 
-            async def lose() -> None:
-                await asyncio.sleep(lost_at_s)
-                await verifier.kill()
-                await asyncio.sleep(away_s)
-                identity = verifier.identity if then is Then.SAME else None
-                if then is not Then.NONE:
-                    await swarm.verifier(target_engine(), identity=identity)
-
-            if not lost_at_s:
-                # The client has found it before.
-                await client.find_verifiers()
-            losing, ids, error = asyncio.ensure_future(lose()), list[int](), None
-            try:
-                async for chunk in client.stream(PROMPT, max_new_tokens=TOKENS, timeout_s=timeout_s):
-                    ids += chunk.token_ids
-            except GenerationFailed as failed:
-                error = failed
-            seconds = asyncio.get_running_loop().time()
-            await losing
-            await assert_freed(swarm)
-            failures = client._memory.failures.counts.aged(seconds)
-            return Outcome(tuple(ids), error, seconds, failures[0][1] if failures else 0)
-
-    return run_virtual(run())
+        if not lost_at_s:
+            # The client has found it before.
+            await client.find_verifiers()
+        losing, ids, error = asyncio.ensure_future(lose()), list[int](), None
+        try:
+            async for chunk in client.stream(PROMPT, max_new_tokens=TOKENS, timeout_s=timeout_s):
+                ids += chunk.token_ids
+        except GenerationFailed as failed:
+            error = failed
+        seconds = asyncio.get_running_loop().time()
+        await losing
+        await assert_freed(swarm)
+        failures = client._memory.failures.counts.aged(seconds)
+        return Outcome(tuple(ids), error, seconds, failures[0][1] if failures else 0)
 
 
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))

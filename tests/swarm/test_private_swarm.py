@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
@@ -26,7 +25,7 @@ from cosine_protocol.request import Sampling
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.node.peers import request_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_real_time, in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 60
@@ -35,7 +34,8 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 STRANGER = numbered_identity(99)
 
 
-def _played(play: Callable[..., Awaitable[None]]) -> None:
+@in_virtual_time
+async def _played(play: Callable[..., Awaitable[None]]) -> None:
     """Run a scene with a verifier and a drafter that serve every protocol, and clients admitted for a day."""
     private = PrivateSwarm()
     nodes = {numbered_identity(number).peer_id for number in (1, 2)}
@@ -46,22 +46,19 @@ def _played(play: Callable[..., Awaitable[None]]) -> None:
         days = 9 if identity.peer_id in nodes else 1
         return PeerGate(private.member(identity.peer_id, lifetime_s=days * DAY_S))
 
-    async def run() -> None:
-        async with SimulatedSwarm(gate_of=gate_of) as swarm:
-            verifier = await swarm.verifier(target_engine())
-            drafter = await swarm.drafter(draft_engine(0.8, 1))
+    async with SimulatedSwarm(gate_of=gate_of) as swarm:
+        verifier = await swarm.verifier(target_engine())
+        drafter = await swarm.drafter(draft_engine(0.8, 1))
 
-            async def records(cell: str) -> list[bytes]:
-                return [b"a record"]
+        async def records(cell: str) -> list[bytes]:
+            return [b"a record"]
 
-            for member in (verifier, drafter):
-                await member.transport.serve(DISCOVER, DiscoverService(records).handle)
-                await member.transport.serve(STATUS, StatusService(lambda: (b"a record", 0, 0)).handle)
-            assert isinstance(verifier.service, VerifierService)
-            await verifier.transport.serve(AUDIT, verifier.service.audits.handle)
-            await play(swarm, private, verifier, drafter)
-
-    run_virtual(run())
+        for member in (verifier, drafter):
+            await member.transport.serve(DISCOVER, DiscoverService(records).handle)
+            await member.transport.serve(STATUS, StatusService(lambda: (b"a record", 0, 0)).handle)
+        assert isinstance(verifier.service, VerifierService)
+        await verifier.transport.serve(AUDIT, verifier.service.audits.handle)
+        await play(swarm, private, verifier, drafter)
 
 
 in_private = as_test(_played, given=4)
@@ -135,30 +132,27 @@ async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
         await client.generate(PROMPT, max_new_tokens=TOKENS)
 
 
-def test_records_of_others_are_neither_stored_nor_found() -> None:
+@in_real_time
+async def test_records_of_others_are_neither_stored_nor_found() -> None:
     private = PrivateSwarm()
     member, stranger = identity_of(1), identity_of(2)
     network, clock = private.swarm_id, private.clock
     cells = MemoryCells(network=network, clock=clock, membership=private.member(identity_of(3).peer_id))
     careless = MemoryCells(network=network, clock=clock)
-
-    async def run() -> None:
-        membership = private.member(member.peer_id)
-        certified = record_of(member, now_s=clock(), certificate=membership.certificate)
-        for store in (cells, careless):
-            ours = DhtDirectory(store, member, network=network, clock=clock, membership=membership)
-            await ours.announce(certified, [TARGET])
-            theirs = DhtDirectory(store, stranger, network=network, clock=clock)
-            for sequence, certificate in enumerate((None, membership.certificate), 1):
-                record = record_of(stranger, now_s=clock(), certificate=certificate, sequence=sequence)
-                if store is cells:
-                    with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it"):
-                        await theirs.announce(record, [TARGET])
-                else:
+    membership = private.member(member.peer_id)
+    certified = record_of(member, now_s=clock(), certificate=membership.certificate)
+    for store in (cells, careless):
+        ours = DhtDirectory(store, member, network=network, clock=clock, membership=membership)
+        await ours.announce(certified, [TARGET])
+        theirs = DhtDirectory(store, stranger, network=network, clock=clock)
+        for sequence, certificate in enumerate((None, membership.certificate), 1):
+            record = record_of(stranger, now_s=clock(), certificate=certificate, sequence=sequence)
+            if store is cells:
+                with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it"):
                     await theirs.announce(record, [TARGET])
-            assert await ours.find(Role.DRAFTER, TARGET) == [certified]
-            assert ours.dropped == (0 if store is cells else 1)
-            with pytest.raises(LocalProtocolError):
-                await theirs.announce(record_of(stranger, now_s=clock()), ["another name"])
-
-    asyncio.run(run())
+            else:
+                await theirs.announce(record, [TARGET])
+        assert await ours.find(Role.DRAFTER, TARGET) == [certified]
+        assert ours.dropped == (0 if store is cells else 1)
+        with pytest.raises(LocalProtocolError):
+            await theirs.announce(record_of(stranger, now_s=clock()), ["another name"])

@@ -49,6 +49,7 @@ from tests.node.engine.embedded import engine_of
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import load_stages, ranges, whole_engine
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import audited, preferred
 from tests.thoroughness import quick_first
 
@@ -89,7 +90,8 @@ class TextDrafter(PagedEngine):
         return Choice(ranked[0], 1.0, ((ranked[0], 0.6), (ranked[1], 0.3)))
 
 
-def swarm_texts(
+@in_virtual_time
+async def swarm_texts(
     engine: Engine,
     codec: TextTokenizer,
     prompts: Sequence[Sequence[int]],
@@ -100,25 +102,21 @@ def swarm_texts(
     eos: Sequence[int] = (),
 ) -> tuple[list[list[int]], int, int]:
     """Return the texts of concurrent requests, and the numbers of accepted drafts and preempted requests."""
-
-    async def run() -> tuple[list[list[int]], int, int]:
-        async with SimulatedSwarm(codec=codec, eos=tuple(eos)) as swarm:
-            verifier = await swarm.verifier(engine, curve=FLAT, max_requests=len(prompts))
-            for wrong_at, domain in enumerate(("code", "math")):
-                drafter = TextDrafter(known, vocab_tokens=engine.vocab_tokens, wrong_at=wrong_at)
-                await swarm.drafter(drafter, domain=domain, max_requests=len(prompts))
-            client = await swarm.client(max_new_tokens=tokens)
-            asked = [
-                client.generate(tuple(prompt), temperature=sampling.temperature, seed=sampling.seed)
-                for prompt, sampling in zip(prompts, samplings, strict=True)
-            ]
-            answers = await asyncio.gather(*asked)
-            assert isinstance(verifier.service, VerifierService)
-            texts = [list(answer.token_ids) for answer in answers]
-            accepted = sum(answer.accepted for answer in answers)
-            return texts, accepted, verifier.service.counts.preempted
-
-    return run_virtual(run())
+    async with SimulatedSwarm(codec=codec, eos=tuple(eos)) as swarm:
+        verifier = await swarm.verifier(engine, curve=FLAT, max_requests=len(prompts))
+        for wrong_at, domain in enumerate(("code", "math")):
+            drafter = TextDrafter(known, vocab_tokens=engine.vocab_tokens, wrong_at=wrong_at)
+            await swarm.drafter(drafter, domain=domain, max_requests=len(prompts))
+        client = await swarm.client(max_new_tokens=tokens)
+        asked = [
+            client.generate(tuple(prompt), temperature=sampling.temperature, seed=sampling.seed)
+            for prompt, sampling in zip(prompts, samplings, strict=True)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert isinstance(verifier.service, VerifierService)
+        texts = [list(answer.token_ids) for answer in answers]
+        accepted = sum(answer.accepted for answer in answers)
+        return texts, accepted, verifier.service.counts.preempted
 
 
 # Texts of programs that read the same file or folder by their own code: docs/exact-texts.md.

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
 from cosine_p2p.request.results import Generation
@@ -20,6 +19,7 @@ from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import in_a_swarm, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
 
@@ -82,19 +82,17 @@ async def announce(swarm: SimulatedSwarm, liar: SlowVerifier | None, **record: A
     await swarm.directory.announce(replace(true, **(lies | record)), [TARGET])
 
 
-def generated(
+@in_virtual_time
+async def generated(
     liar: SlowVerifier | None, *, requests: int = 1, honest: int = 1, strategy: str = "plain", **record: Any
 ) -> list[Generation]:
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm() as swarm:
-            for _ in range(honest):
-                await swarm.verifier(target_engine())
-            if liar is not None:
-                await announce(swarm, liar, **record)
-            client = await swarm.client(strategy=strategy, timeout_s=36_000.0)
-            return [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(requests)]
-
-    return run_virtual(run())
+    async with SimulatedSwarm() as swarm:
+        for _ in range(honest):
+            await swarm.verifier(target_engine())
+        if liar is not None:
+            await announce(swarm, liar, **record)
+        client = await swarm.client(strategy=strategy, timeout_s=36_000.0)
+        return [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(requests)]
 
 
 def first_asked(liar: SlowVerifier, **options: Any) -> Generation:

@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine, scripted_logits
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, audited, plain_stream, prompt_of, slower, target_engine
 from tests.thoroughness import quick_first, quick_rows
 
@@ -67,7 +67,8 @@ class Outcome:
     liars_convicted: int
 
 
-def outcome(
+@in_virtual_time
+async def outcome(
     *,
     honest: int,
     liars: int,
@@ -83,49 +84,45 @@ def outcome(
     With `in_one_range` liars share an address range and honest verifiers have one each. With `over_one_stage` liars
     are heads with the same last stage.
     """
+    async with SimulatedSwarm() as swarm:
+        addresses = swarm.network.addresses if in_one_range else {}
+        ring, right, present = None, set[str](), dict[str, Member]()
+        if over_one_stage:
+            parts = zip(even_parts(2), (target_engine, make_liar), strict=True)
+            stages = [await swarm.stage(part, whole, curve=FAST) for part, whole in parts]
+            ring = Ring(stages=stages, traversal_s=FAST.seconds(1))
+        for number in range(honest):
+            identity = numbered_identity(HONEST_NUMBERS + number)
+            addresses[identity.peer_id] = f"/ip4/5.6.{number}.1/tcp/4001"
+            await swarm.verifier(target_engine(), identity=identity)
+            right.add(identity.peer_id)
+        keys = count(LIAR_NUMBERS)
 
-    async def run() -> Outcome:
-        async with SimulatedSwarm() as swarm:
-            addresses = swarm.network.addresses if in_one_range else {}
-            ring, right, present = None, set[str](), dict[str, Member]()
-            if over_one_stage:
-                parts = zip(even_parts(2), (target_engine, make_liar), strict=True)
-                stages = [await swarm.stage(part, whole, curve=FAST) for part, whole in parts]
-                ring = Ring(stages=stages, traversal_s=FAST.seconds(1))
-            for number in range(honest):
-                identity = numbered_identity(HONEST_NUMBERS + number)
-                addresses[identity.peer_id] = f"/ip4/5.6.{number}.1/tcp/4001"
-                await swarm.verifier(target_engine(), identity=identity)
-                right.add(identity.peer_id)
-            keys = count(LIAR_NUMBERS)
+        async def add_liar() -> None:
+            identity = numbered_identity(next(keys))
+            addresses[identity.peer_id] = ONE_RANGE
+            engine = make_liar() if ring is None else target_engine()
+            present[identity.peer_id] = await swarm.verifier(engine, identity=identity, curve=FAST, ring=ring)
 
-            async def add_liar() -> None:
-                identity = numbered_identity(next(keys))
-                addresses[identity.peer_id] = ONE_RANGE
-                engine = make_liar() if ring is None else target_engine()
-                present[identity.peer_id] = await swarm.verifier(engine, identity=identity, curve=FAST, ring=ring)
-
-            for _ in range(liars):
+        for _ in range(liars):
+            await add_liar()
+        client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=audit)
+        rng, wrong, refused = random.Random(seed), 0, 0
+        for number in range(texts):
+            prompt = prompt_of(rng)
+            try:
+                done = await audited(client, prompt, max_new_tokens=TOKENS, seed=number)
+            except GenerationFailed:
+                refused += 1
+                continue
+            wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=done.tokens)
+            # Convicted liars come again under new keys.
+            for peer_id in client.convicted & present.keys():
+                await present.pop(peer_id).kill()
                 await add_liar()
-            client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=audit)
-            rng, wrong, refused = random.Random(seed), 0, 0
-            for number in range(texts):
-                prompt = prompt_of(rng)
-                try:
-                    done = await audited(client, prompt, max_new_tokens=TOKENS, seed=number)
-                except GenerationFailed:
-                    refused += 1
-                    continue
-                wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=done.tokens)
-                # Convicted liars come again under new keys.
-                for peer_id in client.convicted & present.keys():
-                    await present.pop(peer_id).kill()
-                    await add_liar()
-            lying = len(client.convicted - right)
-            used = next(keys) - LIAR_NUMBERS
-            return Outcome(wrong, refused, used, len(client.convicted) - lying, lying)
-
-    return run_virtual(run())
+        lying = len(client.convicted - right)
+        used = next(keys) - LIAR_NUMBERS
+        return Outcome(wrong, refused, used, len(client.convicted) - lying, lying)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.replies.parts import CallBegun, Reply
@@ -19,6 +18,7 @@ from cosine_p2p.text.reply_form import reply_form
 from cosine_protocol.errors import OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.schemas import KEYS, SCHEMAS, check_json
+from tests.scenes import in_virtual_time
 from tests.swarm.tool_letters import END, ToolLetters, calling_engine
 from tests.thoroughness import dear_examples
 
@@ -35,19 +35,19 @@ def chat(tools: dict[str, Any], **options: Any) -> Chat:
     return Chat([{"role": "user", "content": "a tale:"}], tools=listed, **options)
 
 
-def generated(asked: Chat, *, fidelities: tuple[float, ...] = (), **options: Any) -> tuple[list[Chunk], Generation]:
-    async def run() -> tuple[list[Chunk], Generation]:
-        async with SimulatedSwarm(one_way_s=0.005, codec=CODEC, eos=(END,)) as swarm:
-            await swarm.verifier(calling_engine())
-            for number, fidelity in enumerate(fidelities):
-                engine = calling_engine(fidelity, number, waits=False)
-                await swarm.drafter(engine, domain=f"domain-{number}")
-            client = await swarm.client(timeout_s=60.0)
-            begun = await client.start(asked, **{"max_new_tokens": TOKENS, "seed": 7, **options})
-            chunks = [chunk async for chunk in begun.chunks()]
-            return chunks, begun.result()
-
-    return run_virtual(run())
+@in_virtual_time
+async def generated(
+    asked: Chat, *, fidelities: tuple[float, ...] = (), **options: Any
+) -> tuple[list[Chunk], Generation]:
+    async with SimulatedSwarm(one_way_s=0.005, codec=CODEC, eos=(END,)) as swarm:
+        await swarm.verifier(calling_engine())
+        for number, fidelity in enumerate(fidelities):
+            engine = calling_engine(fidelity, number, waits=False)
+            await swarm.drafter(engine, domain=f"domain-{number}")
+        client = await swarm.client(timeout_s=60.0)
+        begun = await client.start(asked, **{"max_new_tokens": TOKENS, "seed": 7, **options})
+        chunks = [chunk async for chunk in begun.chunks()]
+        return chunks, begun.result()
 
 
 @given(

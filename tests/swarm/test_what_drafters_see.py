@@ -6,7 +6,6 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.drafter.service import DrafterService
 from cosine_p2p.request.results import Generation
@@ -17,6 +16,7 @@ from cosine_protocol.messages import Mandate
 from cosine_protocol.protocols import MANDATES
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import StreamRecords, VerifiedStream
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
 from tests.thoroughness import quick_first, quick_rows
 
@@ -52,7 +52,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[m.Start]:
     return starts
 
 
-def generated(
+@in_virtual_time
+async def generated(
     *,
     prompt: str = PROMPT,
     sampling: Sampling = Sampling(),  # noqa: B008  # frozen
@@ -63,23 +64,19 @@ def generated(
     **options: Any,
 ) -> Generation:
     """Generate a text and check it. The first drafter learns if `kept` is given."""
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=0.05) as swarm:
-            members = [await swarm.verifier(target_engine())]
-            for number, domain in enumerate(domains):
-                observer = StreamRecords(kept.append) if kept is not None and not number else None
-                engine = draft_engine(0.5 if number else fidelity, number)
-                members.append(await swarm.drafter(engine, domain=domain, observer=observer))
-            trusted = {"trust": tuple(member.identity.peer_id for member in members)} if trusts else {}
-            client = await swarm.client(**{"prompt_window_tokens": WINDOW} | trusted | options)
-            sampled: dict[str, Any] = {"temperature": sampling.temperature, "seed": sampling.seed}
-            done = await client.generate(prompt, max_new_tokens=TOKENS, **sampled)
-            await assert_freed(swarm)
-            assert done.token_ids == plain_stream(prompt, sampling, tokens=TOKENS)
-            return done
-
-    return run_virtual(run())
+    async with SimulatedSwarm(one_way_s=0.05) as swarm:
+        members = [await swarm.verifier(target_engine())]
+        for number, domain in enumerate(domains):
+            observer = StreamRecords(kept.append) if kept is not None and not number else None
+            engine = draft_engine(0.5 if number else fidelity, number)
+            members.append(await swarm.drafter(engine, domain=domain, observer=observer))
+        trusted = {"trust": tuple(member.identity.peer_id for member in members)} if trusts else {}
+        client = await swarm.client(**{"prompt_window_tokens": WINDOW} | trusted | options)
+        sampled: dict[str, Any] = {"temperature": sampling.temperature, "seed": sampling.seed}
+        done = await client.generate(prompt, max_new_tokens=TOKENS, **sampled)
+        await assert_freed(swarm)
+        assert done.token_ids == plain_stream(prompt, sampling, tokens=TOKENS)
+        return done
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))

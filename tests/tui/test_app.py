@@ -1,6 +1,5 @@
 """The screen with a still feed: typing, keys, sizes, lists and pages, a lost swarm, the end."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from cosine_tui.state.view import Listing, Order, PaneName
 from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox, PromptInput
+from tests.scenes import in_real_time
 from tests.thoroughness import quick_first
 from tests.tui.snapshots import CODE, LOST, SNAPSHOT, VERIFIER, RecordingFeed, request_of
 
@@ -91,21 +91,18 @@ class EarlyApp(MonitorApp):
 Play = Callable[..., Awaitable[None]]
 
 
-def played(
+@in_real_time
+async def played(
     play: Play, *, snapshot: Snapshot = SNAPSHOT, size: tuple[int, int] = NARROW, early: Sequence[str] = ()
 ) -> Screen:
     """Return the screen after `play`, closed; `early` are keys before its first paint."""
     feed = RecordingFeed(snapshot)
     app = EarlyApp(feed, early)
-
-    async def run() -> Screen:
-        async with app.run_test(size=size, notifications=True) as pilot:
-            screen = Screen(app, pilot, feed)
-            await screen.settle()
-            await play(screen)
-        return screen
-
-    return asyncio.run(run())
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = Screen(app, pilot, feed)
+        await screen.settle()
+        await play(screen)
+    return screen
 
 
 def on_screen(**options: Any) -> Callable[[Play], Callable[..., None]]:

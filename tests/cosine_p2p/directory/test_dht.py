@@ -25,6 +25,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
 from tests.cosine_p2p.private_swarm import Clock
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+from tests.scenes import in_real_time
 from tests.thoroughness import soak_rest
 
 NOW_S = 1_000_000.0
@@ -147,15 +148,12 @@ def directory(cells: MemoryCells, number: int, clock: Clock, *, opener: RecordOp
     return DhtDirectory(cells, identity_of(number), network=NETWORK, clock=clock, opener=opener)
 
 
-def fill(cells: MemoryCells, clock: Clock, numbers: Sequence[int]) -> None:
+@in_real_time
+async def fill(cells: MemoryCells, clock: Clock, numbers: Sequence[int]) -> None:
     opener = RecordOpener()
-
-    async def announce_all() -> None:
-        for number in numbers:
-            record = record_of(identity_of(number), now_s=clock())
-            await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
-
-    asyncio.run(announce_all())
+    for number in numbers:
+        record = record_of(identity_of(number), now_s=clock())
+        await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
 
 
 def found(cells: MemoryCells, clock: Clock, target: str = TARGET) -> list[NodeRecord]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.directory.discover import DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
@@ -17,7 +16,7 @@ from cosine_protocol.fields import Signed
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord, Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_virtual_time
 
 NOW_S = 1_000_000.0
 CELL = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
@@ -72,13 +71,11 @@ class World:
             await each.close()
 
 
-def play(scene: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World()
-        await scene(world)
-        await world.close()
-
-    run_virtual(run())
+@in_virtual_time
+async def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    world = World()
+    await scene(world)
+    await world.close()
 
 
 in_world = as_test(play, given=1)

@@ -33,8 +33,9 @@ def ranked(records: Iterable[NodeRecord], *, seed: int = 0, **options: Any) -> t
     return rank_verifiers(records, chance=random.Random(seed).random, **options)
 
 
-def picked(records: Iterable[NodeRecord], *, limit: int, **options: Any) -> tuple[NodeRecord, ...]:
-    return pick_drafters(records, tokenizer_digest=DIGEST, limit=limit, chance=random.Random(0).random, **options)
+def picked(records: Iterable[NodeRecord], *, limit: int, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
+    chance = random.Random(seed).random
+    return pick_drafters(records, tokenizer_digest=DIGEST, limit=limit, chance=chance, **options)
 
 
 def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -> None:

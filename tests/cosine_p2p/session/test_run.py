@@ -4,33 +4,30 @@ import random
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.results import Generation, Progress
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 48
 PROMPT = prompt_of(random.Random("run"))
 
 
-def generated(stop: Sequence[str] = ()) -> tuple[list[Progress], Generation]:
+@in_virtual_time
+async def generated(stop: Sequence[str] = ()) -> tuple[list[Progress], Generation]:
     """Return the progress at the beginning, at each chunk and at the end, and the result."""
-
-    async def run() -> tuple[list[Progress], Generation]:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine())
-            await swarm.drafter(draft_engine(0.9))
-            client = await swarm.client()
-            generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
-            seen = [generation.progress()]
-            async with aclosing(generation.chunks()) as chunks:
-                async for chunk in chunks:
-                    assert chunk.text == "".join(origin.content for origin in chunk.origins)
-                    assert chunk.token_ids == tuple(origin.token for origin in chunk.origins)
-                    seen.append(generation.progress())
-            return [*seen, generation.progress()], generation.result()
-
-    return run_virtual(run())
+    async with SimulatedSwarm() as swarm:
+        await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.9))
+        client = await swarm.client()
+        generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
+        seen = [generation.progress()]
+        async with aclosing(generation.chunks()) as chunks:
+            async for chunk in chunks:
+                assert chunk.text == "".join(origin.content for origin in chunk.origins)
+                assert chunk.token_ids == tuple(origin.token for origin in chunk.origins)
+                seen.append(generation.progress())
+        return [*seen, generation.progress()], generation.result()
 
 
 def test_progress_grows_into_the_result() -> None:

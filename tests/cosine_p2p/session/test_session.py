@@ -8,7 +8,6 @@ from typing import TypeVar
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.job import Job, OtherVerifiers
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
@@ -25,6 +24,7 @@ from cosine_protocol.messages import Transcript
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.statements import sign
 from tests.cosine_p2p.samples import identity_of, request_of
+from tests.scenes import in_virtual_time
 
 VERIFIER = identity_of(1)
 STATS = m.PassStats(0, 1, 60_000)
@@ -73,7 +73,8 @@ def outcome(script: Script) -> tuple[Session, list[int], str]:
     return done.session, done.tokens, done.error
 
 
-def played(
+@in_virtual_time
+async def played(
     verifiers: Mapping[int, Behaviour],
     *,
     asked_first: tuple[int, ...] | None = None,
@@ -83,36 +84,32 @@ def played(
 
     Those `asked_first` may be others, of an earlier run; `others` are the present ones.
     """
-
-    async def run() -> Outcome:
-        network = MemoryNetwork()
-        for number, behave in verifiers.items():
-            await network.join(identity_of(number).peer_id).serve(VERIFY, _handler(behave))
-        transport = network.join("client")
-        links = Links(transport)
-        job = Job(
-            number=NUMBER,
-            deadline_s=60.0,
-            request=REQUEST,
-            strategy=STRATEGIES["plain"],
-            verifiers={identity_of(n).peer_id: 0.0009 for n in (verifiers if asked_first is None else asked_first)},
-            others=others or OtherVerifiers(),
-            drafters=(),
-            trials=SpeedTrials(()),
-        )
-        failures = PeerFailures()
-        session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
-        tokens, error = list[int](), ""
-        try:
-            async for some in session.stream():
-                tokens += some.tokens
-        except GenerationFailed as failed:
-            error = str(failed)
-        seconds = asyncio.get_running_loop().time()
-        await links.close()
-        return Outcome(session, tokens, error, seconds, failures.avoided(seconds))
-
-    return run_virtual(run())
+    network = MemoryNetwork()
+    for number, behave in verifiers.items():
+        await network.join(identity_of(number).peer_id).serve(VERIFY, _handler(behave))
+    transport = network.join("client")
+    links = Links(transport)
+    job = Job(
+        number=NUMBER,
+        deadline_s=60.0,
+        request=REQUEST,
+        strategy=STRATEGIES["plain"],
+        verifiers={identity_of(n).peer_id: 0.0009 for n in (verifiers if asked_first is None else asked_first)},
+        others=others or OtherVerifiers(),
+        drafters=(),
+        trials=SpeedTrials(()),
+    )
+    failures = PeerFailures()
+    session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
+    tokens, error = list[int](), ""
+    try:
+        async for some in session.stream():
+            tokens += some.tokens
+    except GenerationFailed as failed:
+        error = str(failed)
+    seconds = asyncio.get_running_loop().time()
+    await links.close()
+    return Outcome(session, tokens, error, seconds, failures.avoided(seconds))
 
 
 def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:

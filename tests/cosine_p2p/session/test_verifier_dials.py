@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials, VerifierQueue
 from cosine_p2p.transport.link import Links, PeerLink
 from cosine_protocol.errors import PeerLost
 from tests.protocol.samples import request_of
+from tests.scenes import in_virtual_time
 
 GIVEN_UP_S = 4.0
 
@@ -45,22 +45,19 @@ class Net:
         self.lost.append(peer_id)
 
 
-def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]]:
+@in_virtual_time
+async def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]]:
     """Dial until enough are used or none is left; return the seconds, the rest of the queue, and late peers."""
-
-    async def run() -> tuple[float, VerifierQueue, list[str]]:
-        queue, loop = VerifierQueue(peers), asyncio.get_running_loop()
-        dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
-        dials.begin(net.needed, now_s=loop.time())
-        while len(net.used) < net.needed and len(dials):
-            await dials.wait(100.0, now_s=loop.time())
-            dials.begin(net.needed - len(net.used), now_s=loop.time())
-        late = dials.late(loop.time())
-        took_s = loop.time()
-        await dials.close()
-        return took_s, queue, late
-
-    return run_virtual(run())
+    queue, loop = VerifierQueue(peers), asyncio.get_running_loop()
+    dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
+    dials.begin(net.needed, now_s=loop.time())
+    while len(net.used) < net.needed and len(dials):
+        await dials.wait(100.0, now_s=loop.time())
+        dials.begin(net.needed - len(net.used), now_s=loop.time())
+    late = dials.late(loop.time())
+    took_s = loop.time()
+    await dials.close()
+    return took_s, queue, late
 
 
 def test_one_that_answers_soon_is_dialled_alone() -> None:

@@ -27,7 +27,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
-from tests.scenes import in_virtual_time
+from tests.scenes import in_real_time, in_virtual_time
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
 BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
@@ -35,18 +35,16 @@ BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
 Answer = Callable[[AskFile], m.Message]
 
 
-def fetch(answer: Answer, digest: bytes) -> TokenizerFiles:
-    async def run() -> TokenizerFiles:
-        network = MemoryNetwork()
-        server, client = network.join("server"), network.join("client")
-        await server.serve(DISCOVER, serving_stream(answer))
-        try:
-            return await fetch_tokenizer_files(client, "server", digest)
-        finally:
-            await client.close()
-            await server.close()
-
-    return asyncio.run(run())
+@in_real_time
+async def fetch(answer: Answer, digest: bytes) -> TokenizerFiles:
+    network = MemoryNetwork()
+    server, client = network.join("server"), network.join("client")
+    await server.serve(DISCOVER, serving_stream(answer))
+    try:
+        return await fetch_tokenizer_files(client, "server", digest)
+    finally:
+        await client.close()
+        await server.close()
 
 
 def serving_stream(answer: Answer) -> Callable[[Stream], Awaitable[None]]:

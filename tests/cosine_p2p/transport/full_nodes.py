@@ -1,6 +1,5 @@
 """Full nodes on loopback for one test, hivemind's own nodes as strangers, and records that those store."""
 
-import asyncio
 import contextlib
 import tempfile
 import time
@@ -20,7 +19,7 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, record_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_real_time
 
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
 ROOT: Final = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
@@ -91,12 +90,10 @@ async def swarm() -> AsyncIterator[Swarm]:
             yield Swarm(Path(folder), stack)
 
 
-def _among_nodes(play: Callable[[Swarm], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with swarm() as made:
-            await play(made)
-
-    asyncio.run(asyncio.wait_for(run(), 110))
+@in_real_time
+async def _among_nodes(play: Callable[[Swarm], Awaitable[None]]) -> None:
+    async with swarm() as made:
+        await play(made)
 
 
 in_swarm: Final = as_test(_among_nodes, given=1)

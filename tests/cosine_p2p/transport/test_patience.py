@@ -8,6 +8,7 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.patience import JOIN_PATIENCE_S, ask_patiently, unless_stopped
 from cosine_protocol.errors import PeerLost
+from tests.scenes import in_virtual_time
 
 
 @pytest.mark.parametrize(
@@ -33,13 +34,11 @@ def test_a_network_that_is_not_ready_is_asked_again_until_patience_ends(
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_task_cancelled_while_its_work_ends_is_cancelled(turns: int) -> None:
-    async def run() -> None:
-        running = asyncio.create_task(unless_stopped(asyncio.sleep(0), asyncio.Event()))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        was_cancelled = running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled() is was_cancelled
-
-    run_virtual(run())
+@in_virtual_time
+async def test_a_task_cancelled_while_its_work_ends_is_cancelled(turns: int) -> None:
+    running = asyncio.create_task(unless_stopped(asyncio.sleep(0), asyncio.Event()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_cancelled = running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled() is was_cancelled

@@ -15,6 +15,7 @@ from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
+from tests.scenes import in_virtual_time
 
 NODE, CLIENT = identity_of(1).peer_id, identity_of(2).peer_id
 ECHO = "/echo"
@@ -27,18 +28,16 @@ async def echo(stream: Stream) -> None:
         await stream.write(data)
 
 
-def between(node: PeerGate | None, client: PeerGate | None, play: Play) -> None:
-    async def run() -> None:
-        network = MemoryNetwork()
-        serving, dialling = network.join(NODE, node), network.join(CLIENT, client)
-        await serving.serve(ECHO, echo)
-        try:
-            await play(await dialling.dial(NODE, ECHO))
-        finally:
-            await dialling.close()
-            await serving.close()
-
-    run_virtual(run())
+@in_virtual_time
+async def between(node: PeerGate | None, client: PeerGate | None, play: Play) -> None:
+    network = MemoryNetwork()
+    serving, dialling = network.join(NODE, node), network.join(CLIENT, client)
+    await serving.serve(ECHO, echo)
+    try:
+        await play(await dialling.dial(NODE, ECHO))
+    finally:
+        await dialling.close()
+        await serving.close()
 
 
 async def all_of(stream: Stream) -> list[m.Message]:

@@ -1,6 +1,5 @@
 """A head finds the stage that lies, whatever the lie, goes on without it, and rejects nobody else."""
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -24,14 +23,11 @@ def thrice(folder: Path) -> list[StageModel]:
 
 
 @pytest.fixture(scope="module")
-def expected(thrice: list[StageModel]) -> list[int]:
+@in_real_time
+async def expected(thrice: list[StageModel]) -> list[int]:
     """The text where nobody lies."""
-
-    async def written() -> list[int]:
-        async with head_of(thrice) as honest:
-            return await honest.checked()
-
-    return asyncio.run(written())
+    async with head_of(thrice) as honest:
+        return await honest.checked()
 
 
 OF_THE_FIRST: Final = 0

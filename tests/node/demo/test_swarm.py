@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.demo.swarm import LOG_LINES, SILENCE_S, NodeDied, NodeProcess, blaming_the_dead
 from cosine_protocol.errors import CosineError, GenerationFailed
+from tests.scenes import in_virtual_time
 
 
 def node_with(log: Path) -> NodeProcess:
@@ -48,28 +48,25 @@ def test_a_client_that_fails_where_a_node_has_ended_shows_what_that_node_said(tm
             assert str(error.value).splitlines() == [str(failure), *said]
 
 
-def test_a_node_that_goes_on_is_waited_for_and_one_that_does_not_is_given_up(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_node_that_goes_on_is_waited_for_and_one_that_does_not_is_given_up(tmp_path: Path) -> None:
     log = tmp_path / "verifier.log"
     log.touch()
-
-    async def wait() -> None:
-        node, told = node_with(log), asyncio.StreamReader()
-        node.process.stdout = told
-        waiting = asyncio.ensure_future(node.wait_ready())
-        for stage in ("importing", "loading", "testing"):
-            await asyncio.sleep(0.8 * SILENCE_S)
-            with log.open("a") as file:
-                file.write(line(stage, model="m"))
+    node, told = node_with(log), asyncio.StreamReader()
+    node.process.stdout = told
+    waiting = asyncio.ensure_future(node.wait_ready())
+    for stage in ("importing", "loading", "testing"):
         await asyncio.sleep(0.8 * SILENCE_S)
-        assert not waiting.done()
-        told.feed_data(line("ready").encode())
-        await waiting
-        silent = asyncio.ensure_future(node.wait_ready(nodes=2))
-        await asyncio.sleep(1.2 * SILENCE_S)
-        with pytest.raises(NodeDied, match="reported no progress for 150 s"):
-            await silent
-
-    run_virtual(wait())
+        with log.open("a") as file:
+            file.write(line(stage, model="m"))
+    await asyncio.sleep(0.8 * SILENCE_S)
+    assert not waiting.done()
+    told.feed_data(line("ready").encode())
+    await waiting
+    silent = asyncio.ensure_future(node.wait_ready(nodes=2))
+    await asyncio.sleep(1.2 * SILENCE_S)
+    with pytest.raises(NodeDied, match="reported no progress for 150 s"):
+        await silent
 
 
 def test_a_node_that_cannot_start_is_told_with_what_it_said(tmp_path: Path) -> None:

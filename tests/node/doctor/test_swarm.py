@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.swarm import (
     Dates,
@@ -21,6 +20,7 @@ from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import ALL_TARGETS, Role, cell_name, seal_record
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
+from tests.scenes import in_virtual_time
 
 TARGET, NETWORK, NOW_S = "zoo:target", "test", 1_800_000_000.0
 
@@ -68,28 +68,25 @@ def test_without_a_target_the_only_one_is_judged(
     assert ([finding.status for finding in found], part in found[0].found) == (statuses, True)
 
 
-def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neighbourhood:
+@in_virtual_time
+async def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neighbourhood:
     """The view of a new client on one node for each role."""
+    swarm = PlainSwarm()
+    records: dict[str, bytes] = {}
 
-    async def run() -> Neighbourhood:
-        swarm = PlainSwarm()
-        records: dict[str, bytes] = {}
+    async def read(cell: str) -> Sequence[bytes]:
+        return [records[cell]] if cell in records else []
 
-        async def read(cell: str) -> Sequence[bytes]:
-            return [records[cell]] if cell in records else []
-
-        for number, role in enumerate(roles, start=1):
-            record = record_of(identity_of(number), now_s=NOW_S, role=role, target=TARGET)
-            record = replace(record, target_digest=record.facts.digest())
-            cell = cell_name(network=NETWORK, role=role, target=TARGET, prefix="")
-            records[cell] = seal_record(record, identity_of(number), key=cell)
-            await swarm.announce(number, None if silent else account(), role=role, target=TARGET)
-        await swarm.network.join("keeper").serve(DISCOVER, DiscoverService(read).handle)
-        seen = await neighbourhood_of(swarm, network=NETWORK, target=TARGET, peer_ids=["keeper", "nobody"])
-        await swarm.close()
-        return seen
-
-    return run_virtual(run())
+    for number, role in enumerate(roles, start=1):
+        record = record_of(identity_of(number), now_s=NOW_S, role=role, target=TARGET)
+        record = replace(record, target_digest=record.facts.digest())
+        cell = cell_name(network=NETWORK, role=role, target=TARGET, prefix="")
+        records[cell] = seal_record(record, identity_of(number), key=cell)
+        await swarm.announce(number, None if silent else account(), role=role, target=TARGET)
+    await swarm.network.join("keeper").serve(DISCOVER, DiscoverService(read).handle)
+    seen = await neighbourhood_of(swarm, network=NETWORK, target=TARGET, peer_ids=["keeper", "nobody"])
+    await swarm.close()
+    return seen
 
 
 def test_a_newcomer_sees_nodes_and_the_dates_of_records_that_peers_keep() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
@@ -46,6 +45,7 @@ from tests.node.peers import (
     request_of,
     serving,
 )
+from tests.scenes import in_virtual_time
 
 Scene = Callable[[Bench, Caller], Awaitable[None]]
 LONG = 400
@@ -74,19 +74,16 @@ async def drafting(
         yield bench
 
 
-def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
+@in_virtual_time
+async def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
     """Run a scene with one caller; afterwards nothing may be left in the service or its engine."""
-
-    async def run() -> None:
-        async with drafting(engine, **config) as bench:
-            await scene(bench, await bench.caller())
-            for caller in list(bench.callers):
-                await bench.hang_up(caller)
-            await asyncio.sleep(0.1)
-            assert bench.service.requests == 0
-            assert bench.engine.open_sequences == 0
-
-    run_virtual(run())
+    async with drafting(engine, **config) as bench:
+        await scene(bench, await bench.caller())
+        for caller in list(bench.callers):
+            await bench.hang_up(caller)
+        await asyncio.sleep(0.1)
+        assert bench.service.requests == 0
+        assert bench.engine.open_sequences == 0
 
 
 def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> m.Start:

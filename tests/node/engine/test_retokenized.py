@@ -12,7 +12,6 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import BadLogits, Choice, PassAbandoned, Row, RowResult
 from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
@@ -31,6 +30,7 @@ from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.tokenizer_kinds import KINDS
 from tests.node.engine.recited import BYTES, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
+from tests.scenes import in_virtual_time
 
 DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
 """Pairs of (target, own) tokenizers."""
@@ -177,23 +177,20 @@ def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
     assert inner.fed_tokens <= len(BYTES.encode("The children")) + MAX_PASSES
 
 
-def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
+@in_virtual_time
+async def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
     """Return a generation whose target knows the text in its tokens, helped by a model with other tokens."""
-
-    async def run() -> tuple[Generation, list[int]]:
-        codec = TextTokenizer({"tokenizer.json": byte_level(400).to_str().encode()})
-        async with SimulatedSwarm(codec=codec) as swarm:
-            target = Reciter(PAIRS, TEXT, vocab_tokens=400)
-            await swarm.verifier(target)
-            drafter = Reciter(BYTES, TEXT, vocab_tokens=256)
-            if with_drafter:
-                await swarm.drafter(retokenized(drafter, target=PAIRS, own=BYTES))
-            client = await swarm.client()
-            generation = await client.generate("When the ferry", max_new_tokens=60)
-            await asyncio.sleep(30)
-            return generation, [target.open_sequences, drafter.open_sequences]
-
-    return run_virtual(run())
+    codec = TextTokenizer({"tokenizer.json": byte_level(400).to_str().encode()})
+    async with SimulatedSwarm(codec=codec) as swarm:
+        target = Reciter(PAIRS, TEXT, vocab_tokens=400)
+        await swarm.verifier(target)
+        drafter = Reciter(BYTES, TEXT, vocab_tokens=256)
+        if with_drafter:
+            await swarm.drafter(retokenized(drafter, target=PAIRS, own=BYTES))
+        client = await swarm.client()
+        generation = await client.generate("When the ferry", max_new_tokens=60)
+        await asyncio.sleep(30)
+        return generation, [target.open_sequences, drafter.open_sequences]
 
 
 def test_such_a_drafter_speeds_a_target_up_and_changes_nothing() -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway.http.app import GatewayOptions, make_app
@@ -22,7 +21,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
-from tests.scenes import Scene, Test, as_test
+from tests.scenes import Scene, Test, as_test, in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, target_engine
 
 MODEL: Final = "zoo:target"
@@ -168,7 +167,8 @@ class Gateway:
         return await self.post("/v1/completions", body, **given)
 
 
-def with_gateway(
+@in_virtual_time
+async def with_gateway(
     use: Callable[[Gateway], Awaitable[Any]],
     *,
     verifiers: int = 1,
@@ -185,15 +185,12 @@ def with_gateway(
         assert event == "request"
         told.append(fields)
 
-    async def run() -> Any:
-        closing = asyncio.Event()
-        async with swarm_of(curve=curve, verifiers=verifiers, **(verifier or {})) as swarm:
-            source = await letter_client(swarm, **(client or {}))
-            settings = GatewayOptions(model_name=MODEL, **options)
-            app = make_app(source, settings, emit=emit, closing=closing, unix_s=lambda: 7.0)
-            return await use(Gateway(app, swarm, closing, told))
-
-    return run_virtual(run())
+    closing = asyncio.Event()
+    async with swarm_of(curve=curve, verifiers=verifiers, **(verifier or {})) as swarm:
+        source = await letter_client(swarm, **(client or {}))
+        settings = GatewayOptions(model_name=MODEL, **options)
+        app = make_app(source, settings, emit=emit, closing=closing, unix_s=lambda: 7.0)
+        return await use(Gateway(app, swarm, closing, told))
 
 
 def in_gateway(**options: Any) -> Callable[[Scene], Test]:

@@ -1,6 +1,5 @@
 """The output of writers of replies for handmade events."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +12,7 @@ from cosine_protocol.request import Sampling
 from tests.node.gateway.dialects import Dialect
 from tests.node.gateway.generations import generation
 from tests.node.peers import request_of
+from tests.scenes import in_real_time
 
 CHOICE: Final = RequestedChoice(index=0, number=0, prompt="hi", seed=7)
 ALL_PARTS: Final[tuple[Part, ...]] = (
@@ -30,19 +30,16 @@ def reply_events(parts: Sequence[Part], **changes: Any) -> list[ChoiceEvent]:
     return [started, *(ChoicePart(CHOICE, part) for part in parts), ChoiceFinished(CHOICE, generation(**changes))]
 
 
-def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> bytes:
+@in_real_time
+async def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> bytes:
     """The body that the writer of a dialect sends for some events; `fields` are those of the request."""
-
-    async def run() -> bytes:
-        send = AsyncMock()
-        writer = dialect.writer(dialect.body("hi", **fields), send=send)
-        for event in events:
-            await writer.take(event)
-        assert send.called == writer.stream.is_begun == bool(fields.get("stream"))
-        await writer.end()
-        return b"".join(call.args[0].get("body", b"") for call in send.call_args_list)
-
-    return asyncio.run(run())
+    send = AsyncMock()
+    writer = dialect.writer(dialect.body("hi", **fields), send=send)
+    for event in events:
+        await writer.take(event)
+    assert send.called == writer.stream.is_begun == bool(fields.get("stream"))
+    await writer.end()
+    return b"".join(call.args[0].get("body", b"") for call in send.call_args_list)
 
 
 def whole(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> Any:

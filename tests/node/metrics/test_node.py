@@ -11,7 +11,6 @@ from urllib.error import URLError
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, ObservedNode, registry_of, serving_metrics
@@ -20,6 +19,7 @@ from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
 from tests.node.gateway.generations import DONE, generation
 from tests.node.metrics.exported import Exported, exported, observed
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 24
@@ -31,15 +31,13 @@ def value(registry: CollectorRegistry, node: ObservedNode, name: str, **labels: 
 
 
 @cache
-def generated() -> tuple[Generation, list[ObservedNode]]:
-    async def run() -> tuple[Generation, list[ObservedNode]]:
-        async with SimulatedSwarm() as swarm:
-            verifier = observed(await swarm.verifier(target_engine()))
-            drafters = [observed(await swarm.drafter(draft_engine(0.9, seed)), model_name="d") for seed in (0, 1)]
-            generation = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
-            return generation, [verifier, *drafters]
-
-    return run_virtual(run())
+@in_virtual_time
+async def generated() -> tuple[Generation, list[ObservedNode]]:
+    async with SimulatedSwarm() as swarm:
+        verifier = observed(await swarm.verifier(target_engine()))
+        drafters = [observed(await swarm.drafter(draft_engine(0.9, seed)), model_name="d") for seed in (0, 1)]
+        generation = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+        return generation, [verifier, *drafters]
 
 
 def test_a_verifiers_figures() -> None:

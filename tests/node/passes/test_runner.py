@@ -28,6 +28,7 @@ from cosine_node.passes.runner import (
     in_ending_thread,
 )
 from cosine_protocol.request import Sampling
+from tests.scenes import in_virtual_time
 
 CURVE = CostCurve(((1, 0.1), (4, 0.4)))
 
@@ -96,22 +97,20 @@ def test_engines_beside_each_other_share_a_thread_and_none_stays_from_loading() 
     assert target.thread == home.thread
 
 
-def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        inner = SlowRunner([0.03, 0.25, 0.1])
-        paced = PacedRunner(inner, CURVE)
-        rows = [row_of(ScriptedEngine(), tokens=1)]
-        for lasts_s, late_passes in ((0.1, 0), (0.25, 1), (0.1, 1)):
-            began_s = loop.time()
-            done = await paced.forward(rows)
-            assert loop.time() - began_s == pytest.approx(lasts_s)
-            assert done.elapsed_s == pytest.approx(lasts_s)
-            assert paced.late_passes == late_passes
-        paced.close()
-        assert inner.is_closed
-
-    run_virtual(run())
+@in_virtual_time
+async def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> None:
+    loop = asyncio.get_running_loop()
+    inner = SlowRunner([0.03, 0.25, 0.1])
+    paced = PacedRunner(inner, CURVE)
+    rows = [row_of(ScriptedEngine(), tokens=1)]
+    for lasts_s, late_passes in ((0.1, 0), (0.25, 1), (0.1, 1)):
+        began_s = loop.time()
+        done = await paced.forward(rows)
+        assert loop.time() - began_s == pytest.approx(lasts_s)
+        assert done.elapsed_s == pytest.approx(lasts_s)
+        assert paced.late_passes == late_passes
+    paced.close()
+    assert inner.is_closed
 
 
 MEASURED = CostCurve(((1, 0.04), (64, 0.08)))

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryDirectory
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.announcing import STATUS_KEY, Announcer
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role, open_record
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_virtual_time
 
 IDENTITY = identity_of(1)
 START_S = 1_000_000.0
@@ -56,20 +55,17 @@ class Scene(MemoryDirectory):
         return [record.issued_at_s - START_S for record in self.records]
 
 
-def play(act: Callable[[Scene], Awaitable[None]]) -> None:
+@in_virtual_time
+async def play(act: Callable[[Scene], Awaitable[None]]) -> None:
     """Run `act` while a node is announced."""
-
-    async def run() -> None:
-        scene = Scene()
-        announcing = asyncio.ensure_future(scene.announcer.run())
-        # The first announcement is over before anything happens.
-        for _ in range(5):
-            await asyncio.sleep(0)
-        await act(scene)
-        announcing.cancel()
-        await asyncio.gather(announcing, return_exceptions=True)
-
-    run_virtual(run())
+    scene = Scene()
+    announcing = asyncio.ensure_future(scene.announcer.run())
+    # The first announcement is over before anything happens.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await act(scene)
+    announcing.cancel()
+    await asyncio.gather(announcing, return_exceptions=True)
 
 
 announced = as_test(play, given=1)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
@@ -26,6 +25,7 @@ from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import Joined, OpenSequence, Passed, Results
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.stages.chains import ServedStages, at_once, served
+from tests.scenes import in_virtual_time
 
 
 def chain_of(number: int) -> bytes:
@@ -122,17 +122,15 @@ class Head:
         return message
 
 
-def play(model: StageModel, scene: Callable[[ServedStages, AsyncExitStack], Any], **addresses: str) -> None:
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.001)
-        network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})
-        async with served([model], network=network, offload=at_once) as stages:
-            async with AsyncExitStack() as opened:
-                await scene(stages, opened)
-            await asyncio.sleep(5)
-            assert stages.is_idle
-
-    run_virtual(run())
+@in_virtual_time
+async def play(model: StageModel, scene: Callable[[ServedStages, AsyncExitStack], Any], **addresses: str) -> None:
+    network = MemoryNetwork(one_way_s=0.001)
+    network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})
+    async with served([model], network=network, offload=at_once) as stages:
+        async with AsyncExitStack() as opened:
+            await scene(stages, opened)
+        await asyncio.sleep(5)
+        assert stages.is_idle
 
 
 HALF: Final = 3 * USUAL_TOKENS

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import HostedChain, StageModel
@@ -92,7 +91,8 @@ def fed(row: Row, *, number: int = 0, value: float = 0.5) -> Sequence[m.Message]
     return feed_messages(number, [row], vectors.numpy().tobytes())
 
 
-def play(
+@in_virtual_time
+async def play(
     models: Sequence[StageModel],
     scene: Callable[[ServedStages, Channel, Channel], Any],
     *,
@@ -100,23 +100,19 @@ def play(
     **options: Any,
 ) -> None:
     """Run a scene with a head that has a chain at the last stage, and the peer before that stage."""
-
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
-        async with served(models, network=network, offload=gate or at_once, **options) as stages:
-            async with stream_of(stages, "head", join_of(stages)) as head:
-                assert await heard(head) == Joined(CHAIN)
-                async with stream_of(stages, "before", Follow(CHAIN)) as before:
-                    assert await before.receive() == Joined(CHAIN)
-                    try:
-                        await scene(stages, head, before)
-                    finally:
-                        if gate is not None:
-                            gate.is_open.set()
-            await asyncio.sleep(5)
-            assert stages.is_idle
-
-    run_virtual(run())
+    network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
+    async with served(models, network=network, offload=gate or at_once, **options) as stages:
+        async with stream_of(stages, "head", join_of(stages)) as head:
+            assert await heard(head) == Joined(CHAIN)
+            async with stream_of(stages, "before", Follow(CHAIN)) as before:
+                assert await before.receive() == Joined(CHAIN)
+                try:
+                    await scene(stages, head, before)
+                finally:
+                    if gate is not None:
+                        gate.is_open.set()
+        await asyncio.sleep(5)
+        assert stages.is_idle
 
 
 in_chain: Final = as_test(lambda scene, halves: play(halves, scene), given=3, shared=("halves",))

@@ -10,7 +10,7 @@ import pytest
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import VerifierConfig
@@ -25,7 +25,7 @@ from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 from cosine_protocol.statements import sign
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
-from tests.scenes import as_test
+from tests.scenes import as_test, in_virtual_time
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)
 CALLER = Identity.from_seed(bytes([100]) * 32)  # the first of a bench
@@ -35,50 +35,47 @@ TOKENS = 60
 Scene = Callable[[Bench, Caller, DrafterService], Awaitable[None]]
 
 
-def play(scene: Scene, *, most_requests: int = 8) -> None:
+@in_virtual_time
+async def play(scene: Scene, *, most_requests: int = 8) -> None:
     """Run a scene with a coordinating verifier, one drafter and one client, and check that nothing is left."""
-
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.001)
-        transport, theirs = network.join(SERVER.peer_id), network.join(DRAFTER.peer_id)
-        coordinator = RequestCoordinator(
-            transport, most_requests=most_requests, offload=call_at_once, clock=lambda: NOW_S
-        )
-        engine, drafting = ScriptedEngine(), ScriptedEngine()
-        verifier = VerifierService(
-            engine=engine,
-            runner=InlineRunner(engine, FLAT),
-            curve=FLAT,
-            identity=SERVER,
-            config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER),
-            coordinator=coordinator,
-        )
-        drafter = DrafterService(
-            engine=drafting,
-            runner=InlineRunner(drafting, QUICK),
-            curve=QUICK,
-            identity=DRAFTER,
-            config=DrafterConfig(tokenizer_digest=TOKENIZER),
-            clock=lambda: NOW_S,
-        )
-        await verifier.start(transport)
-        await drafter.start(theirs)
-        tasks = [asyncio.ensure_future(work) for work in (verifier.run(), drafter.run())]
-        bench = Bench(verifier, engine, network, VERIFY, tasks[0])
-        caller = await bench.caller()
-        assert caller.peer_id == CALLER.peer_id
-        await scene(bench, caller, drafter)
-        await bench.hang_up(caller)
-        await asyncio.sleep(KEEP_LINKS_S + 2.0)
-        assert (verifier.requests, drafter.requests, coordinator.requests) == (0, 0, 0)
-        assert drafter.counts.streams == 0
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await transport.close()
-        await theirs.close()
-
-    run_virtual(run())
+    network = MemoryNetwork(one_way_s=0.001)
+    transport, theirs = network.join(SERVER.peer_id), network.join(DRAFTER.peer_id)
+    coordinator = RequestCoordinator(
+        transport, most_requests=most_requests, offload=call_at_once, clock=lambda: NOW_S
+    )
+    engine, drafting = ScriptedEngine(), ScriptedEngine()
+    verifier = VerifierService(
+        engine=engine,
+        runner=InlineRunner(engine, FLAT),
+        curve=FLAT,
+        identity=SERVER,
+        config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER),
+        coordinator=coordinator,
+    )
+    drafter = DrafterService(
+        engine=drafting,
+        runner=InlineRunner(drafting, QUICK),
+        curve=QUICK,
+        identity=DRAFTER,
+        config=DrafterConfig(tokenizer_digest=TOKENIZER),
+        clock=lambda: NOW_S,
+    )
+    await verifier.start(transport)
+    await drafter.start(theirs)
+    tasks = [asyncio.ensure_future(work) for work in (verifier.run(), drafter.run())]
+    bench = Bench(verifier, engine, network, VERIFY, tasks[0])
+    caller = await bench.caller()
+    assert caller.peer_id == CALLER.peer_id
+    await scene(bench, caller, drafter)
+    await bench.hang_up(caller)
+    await asyncio.sleep(KEEP_LINKS_S + 2.0)
+    assert (verifier.requests, drafter.requests, coordinator.requests) == (0, 0, 0)
+    assert drafter.counts.streams == 0
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await transport.close()
+    await theirs.close()
 
 
 coordinating = as_test(play, given=3)

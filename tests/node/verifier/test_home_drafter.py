@@ -20,6 +20,7 @@ from cosine_node.verifier.home_drafter import (
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.origins import HOME_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
+from tests.scenes import in_virtual_time
 from tests.thoroughness import quick_first
 
 TOKENS = 64
@@ -44,26 +45,23 @@ class FullEngine(ScriptedEngine):
         raise OutOfPages("full")
 
 
-def generate(home: ScriptedEngine | None, *, clients: int = 1) -> list[Generation]:
+@in_virtual_time
+async def generate(home: ScriptedEngine | None, *, clients: int = 1) -> list[Generation]:
     """The generations of clients at one verifier 100 ms away, with no other drafter."""
-
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm(one_way_s=0.05) as swarm:
-            member = await swarm.verifier(home_engine=home)
-            done = []
-            for number in range(clients):
-                client = await swarm.client(strategy="cosine")
-                run = await client.start("hello", max_new_tokens=TOKENS, seed=number)
-                sources = {chunk.source async for chunk in run.chunks()}
-                done.append(run.result())
-                assert (HOME_SOURCE in sources) == bool(done[-1].home_tokens)
-            assert isinstance(member.service, VerifierService)
-            assert member.service.counts.home_nodes == sum(each.home_tokens for each in done)
-            assert (member.home_use.passes > 0) == (member.home_use.busy_s > 0.0)
-            assert member.home_use.passes > 0 or not member.service.counts.home_nodes
-            return done
-
-    return run_virtual(run())
+    async with SimulatedSwarm(one_way_s=0.05) as swarm:
+        member = await swarm.verifier(home_engine=home)
+        done = []
+        for number in range(clients):
+            client = await swarm.client(strategy="cosine")
+            run = await client.start("hello", max_new_tokens=TOKENS, seed=number)
+            sources = {chunk.source async for chunk in run.chunks()}
+            done.append(run.result())
+            assert (HOME_SOURCE in sources) == bool(done[-1].home_tokens)
+        assert isinstance(member.service, VerifierService)
+        assert member.service.counts.home_nodes == sum(each.home_tokens for each in done)
+        assert (member.home_use.passes > 0) == (member.home_use.busy_s > 0.0)
+        assert member.home_use.passes > 0 or not member.service.counts.home_nodes
+        return done
 
 
 def test_a_home_drafter_makes_the_same_text_sooner_is_named_and_keeps_nothing() -> None:

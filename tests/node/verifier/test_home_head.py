@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
@@ -14,6 +13,7 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.verifier import home_drafter
 from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import tiny_llama
+from tests.scenes import in_virtual_time
 
 PROMPT = list(range(3, 33))
 TOKENS = 48
@@ -33,21 +33,20 @@ class ListeningEngine(HeadEngine):
         return super().forward(rows)
 
 
-def generate(home: HeadEngine | None, *, temperature: float = 0.0, requests: int = 1) -> list[tuple[int, ...]]:
+@in_virtual_time
+async def generate(
+    home: HeadEngine | None, *, temperature: float = 0.0, requests: int = 1
+) -> list[tuple[int, ...]]:
     """Texts by a tiny target, one after the other."""
-
-    async def run() -> list[tuple[int, ...]]:
-        async with SimulatedSwarm() as swarm:
-            engine = TorchEngine(tiny_llama(), pool_tokens=4096, feature_layers=FEATURE_LAYERS)
-            await swarm.verifier(engine, home_engine=home, home_target=engine)
-            client = await swarm.client()
-            texts = []
-            for _ in range(requests):
-                run = await client.start(list(PROMPT), max_new_tokens=TOKENS, temperature=temperature, seed=1)
-                texts.append(tuple([token async for chunk in run.chunks() for token in chunk.token_ids]))
-            return texts
-
-    return run_virtual(run())
+    async with SimulatedSwarm() as swarm:
+        engine = TorchEngine(tiny_llama(), pool_tokens=4096, feature_layers=FEATURE_LAYERS)
+        await swarm.verifier(engine, home_engine=home, home_target=engine)
+        client = await swarm.client()
+        texts = []
+        for _ in range(requests):
+            run = await client.start(list(PROMPT), max_new_tokens=TOKENS, temperature=temperature, seed=1)
+            texts.append(tuple([token async for chunk in run.chunks() for token in chunk.token_ids]))
+        return texts
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import pytest
 
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
@@ -65,21 +64,18 @@ async def verifying(
         yield bench
 
 
-def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
+@in_virtual_time
+async def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
     """Run a scene with one caller, and check that service and engine hold nothing afterwards."""
-
-    async def run() -> None:
-        async with verifying(engine, **config) as bench:
-            await scene(bench, await bench.caller())
-            for caller in list(bench.callers):
-                await bench.hang_up(caller)
-            other = await bench.caller(VERIFY)
-            await other.hear_for(0.1)
-            await finished(other, request_of(other.peer_id, max_new_tokens=1), number=77)
-            await other.hear_for(0.1)
-            assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
-
-    run_virtual(run())
+    async with verifying(engine, **config) as bench:
+        await scene(bench, await bench.caller())
+        for caller in list(bench.callers):
+            await bench.hang_up(caller)
+        other = await bench.caller(VERIFY)
+        await other.hear_for(0.1)
+        await finished(other, request_of(other.peer_id, max_new_tokens=1), number=77)
+        await other.hear_for(0.1)
+        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
 
 def opening(

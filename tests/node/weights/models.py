@@ -17,6 +17,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_protocol.manifest import PIECE_BYTES
 from cosine_protocol.protocols import WEIGHTS
 from tests.cosine_p2p.text.test_target import Tensors, write_safetensors
+from tests.scenes import in_real_time
 
 LAYERS = 3
 
@@ -85,19 +86,16 @@ class Nodes:
         await fetch.run(self.find)
 
 
-def fetch_from(
+@in_real_time
+async def fetch_from(
     known: HeldWeights, folder: PartialFolder, *parts: str, one_way_s: float = 0.0, **sources: WeightsService | None
 ) -> Nodes:
     """Fetch the tensors whose names contain one of `parts`. A source None holds all."""
-
-    async def run() -> Nodes:
-        nodes = Nodes(known, one_way_s=one_way_s)
-        for name, service in sources.items():
-            await nodes.add(name, None if service is None else service.handle)
-        await nodes.fetch(folder, rows_of(known, *parts))
-        return nodes
-
-    return asyncio.run(run())
+    nodes = Nodes(known, one_way_s=one_way_s)
+    for name, service in sources.items():
+        await nodes.add(name, None if service is None else service.handle)
+    await nodes.fetch(folder, rows_of(known, *parts))
+    return nodes
 
 
 def new_folder(known: HeldWeights, cache: Path) -> PartialFolder:

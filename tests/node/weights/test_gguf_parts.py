@@ -1,6 +1,5 @@
 """A stage fetches only its tensors of a GGUF file."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from cosine_protocol.stage_messages import LayerRange
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.weights.models import Nodes, held, new_folder, rows_of
+from tests.scenes import in_real_time
 from tests.thoroughness import quick_first
 
 MIDDLE = LayerRange(first=2, end=5, layers=8)
@@ -37,14 +37,12 @@ def known(whole: Path) -> HeldWeights:
     return held(whole)
 
 
-def fetch(known: HeldWeights, folder: PartialFolder, rows: set[int]) -> None:
-    async def play() -> None:
-        nodes = Nodes(known)
-        for name in ("one", "other"):
-            await nodes.add(name)
-        await nodes.fetch(folder, rows)
-
-    asyncio.run(play())
+@in_real_time
+async def fetch(known: HeldWeights, folder: PartialFolder, rows: set[int]) -> None:
+    nodes = Nodes(known)
+    for name in ("one", "other"):
+        await nodes.add(name)
+    await nodes.fetch(folder, rows)
 
 
 def fetched(known: HeldWeights, cache: Path, layers: LayerRange) -> Path:

@@ -19,34 +19,31 @@ from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.node.weights.models import tensors
-from tests.scenes import in_virtual_time
+from tests.scenes import in_real_time, in_virtual_time
 
 NAME = "model.layers.0.up.weight"
 
 
-def ask(
+@in_real_time
+async def ask(
     service: WeightsService, *questions: m.Message, streams: int = 1, is_one_peer: bool = False
 ) -> list[m.Message]:
     """The answers on the last of several open streams, of different peers or of one."""
-
-    async def run() -> list[m.Message]:
-        network = MemoryNetwork()
-        server = network.join("server")
-        await server.serve(WEIGHTS, service.handle)
-        peers = [network.join(f"client {number}") for number in range(1 if is_one_peer else streams)]
-        answers: list[m.Message] = []
-        async with AsyncExitStack() as opened:
-            for number in range(streams):
-                stream = await peers[number % len(peers)].dial("server", WEIGHTS)
-                channel = await opened.enter_async_context(Channel(stream, WEIGHTS))
-                channel.post(questions[0])
-                answers = [await channel.receive()]
-            for question in questions[1:]:
-                channel.post(question)
-                answers.append(await channel.receive())
-        return answers
-
-    return asyncio.run(run())
+    network = MemoryNetwork()
+    server = network.join("server")
+    await server.serve(WEIGHTS, service.handle)
+    peers = [network.join(f"client {number}") for number in range(1 if is_one_peer else streams)]
+    answers: list[m.Message] = []
+    async with AsyncExitStack() as opened:
+        for number in range(streams):
+            stream = await peers[number % len(peers)].dial("server", WEIGHTS)
+            channel = await opened.enter_async_context(Channel(stream, WEIGHTS))
+            channel.post(questions[0])
+            answers = [await channel.receive()]
+        for question in questions[1:]:
+            channel.post(question)
+            answers.append(await channel.receive())
+    return answers
 
 
 def question(known: HeldWeights, kind: WeightKind, index: int = 0, offset: int = 0) -> AskWeights:

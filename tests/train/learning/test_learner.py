@@ -25,6 +25,7 @@ from cosine_train.learning.learner import MAX_WAITING, Learner
 from cosine_train.learning.learner_report import Activity, LearnerNow
 from cosine_train.learning.stream_store import MIN_BYTES
 from cosine_train.learning.versions import SHIPPED, Versions
+from tests.scenes import in_real_time
 from tests.train.learning import scripted_child
 from tests.train.learning.scripted_child import SCRIPT
 from tests.train.learning.streams import stream
@@ -99,20 +100,17 @@ class Drafter:
     def tell(self, **script: Any) -> None:
         (self.folder / SCRIPT).write_text(json.dumps(script))
 
-    def play(self, scene: Callable[[], Awaitable[None]]) -> None:
+    @in_real_time
+    async def play(self, scene: Callable[[], Awaitable[None]]) -> None:
         """Run both as long as the scene lasts."""
-
-        async def run() -> None:
-            loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
-            try:
-                await scene()
-            finally:
-                for task in loops:
-                    task.cancel()
-                await asyncio.gather(*loops, return_exceptions=True)
-                self.learner.close()
-
-        asyncio.run(run())
+        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
+        try:
+            await scene()
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            self.learner.close()
 
     def keep(self, first: int = 0) -> None:
         for seed in range(first, first + 60):

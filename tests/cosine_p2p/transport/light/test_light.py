@@ -46,18 +46,15 @@ def config(*maddrs: str, dial_timeout_s: float = 4.0) -> LightConfig:
     return LightConfig(identity=OURS, initial_peers=maddrs, dial_timeout_s=dial_timeout_s)
 
 
-def with_server(play: Play) -> None:
+@in_real_time
+async def with_server(play: Play) -> None:
     """A server, and a transport that has joined through it."""
-
-    async def run() -> None:
-        async with serving(SEED) as server:
-            transport = await LightTransport.start(config(server.maddr))
-            try:
-                await play(transport, server)
-            finally:
-                await transport.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    async with serving(SEED) as server:
+        transport = await LightTransport.start(config(server.maddr))
+        try:
+            await play(transport, server)
+        finally:
+            await transport.close()
 
 
 served = as_test(with_server, given=2)
