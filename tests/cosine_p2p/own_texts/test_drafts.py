@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cosine_p2p.own_texts.drafts import FOLLOWED_TOKENS, GUESSED_TOKENS, OwnDrafts
 from cosine_p2p.own_texts.index import TextIndex
 from cosine_p2p.strategy.prediction import MAX_CHAIN
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, NodeBlock
+from tests.cosine_p2p.strategy.test_prediction import chains
 
 CHANCE = random.Random("texts")
 FIRST, SECOND = ([CHANCE.randrange(1000) for _ in range(200)] for _ in range(2))
@@ -37,15 +38,6 @@ def passes(drafts: OwnDrafts, output: Sequence[int]) -> int:
         drafts.follow(tuple(output[place : end + 1]))
         place, count = end + 1, count + 1
     return count
-
-
-def chains(nodes: Sequence[Node]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for node in nodes:
-        if node.parent == BASE:
-            found.append([])
-        found[-1].append(node.token)
-    return found
 
 
 def test_a_text_is_followed_from_a_long_match_on_over_a_change_and_into_another_text() -> None:
