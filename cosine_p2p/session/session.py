@@ -256,16 +256,23 @@ class Session:
 
     def _next_try_at_s(self) -> float | None:
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
-        if _now_s() < self._patient_until_s and not self._has_other_form:
-            times_s.append(min(self._look_again_at_s, self._patient_until_s))
+        if self._is_look_up_due and not self._has_other_form:
+            times_s.append(self._look_again_at_s)
         return min(times_s, default=None)
+
+    @property
+    def _is_look_up_due(self) -> bool:
+        """False once the next look-up would begin after the patience has ended; the first one is always due."""
+        return self._patient_since_s is not None and self._look_again_at_s <= self._patient_until_s
 
     async def _look_again(self, left_s: float) -> None:
         now_s = _now_s()
-        if self._patient_since_s is None or not self._look_again_at_s <= now_s < self._patient_until_s:
+        if self._patient_since_s is None or not self._is_look_up_due or now_s < self._look_again_at_s:
             return
-        # Counted from the start, since a look-up may take as long as the pause.
-        self._look_again_at_s = now_s + max(ASK_AGAIN_S, (now_s - self._patient_since_s) / LOOK_SELDOM)
+        # Counted from the start, since a look-up may take as long as the pause. The last one is at the end.
+        next_s = now_s + max(ASK_AGAIN_S, (now_s - self._patient_since_s) / LOOK_SELDOM)
+        is_last = now_s < self._patient_until_s < next_s
+        self._look_again_at_s = self._patient_until_s if is_last else next_s
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._add(self.job.others.found_again())
@@ -273,7 +280,9 @@ class Session:
     async def _add(self, found: Awaitable[Mapping[str, float]]) -> None:
         more = await found
         self.job.verifiers.update(more)
-        taken = (*self.serving, *self._dials.early(_now_s()))
+        now_s = _now_s()
+        # Without patience one that was asked before is not asked again.
+        taken = {*self.serving, *self._dials.early(now_s), *(self._asked if now_s >= self._patient_until_s else ())}
         for peer_id in more:
             if peer_id not in taken:
                 self._queue.ask_at_once(peer_id)

@@ -171,6 +171,40 @@ def test_the_timeout_is_kept_and_without_patience_it_ends_at_once() -> None:
     assert done.error is not None and done.seconds < LOST_AT_S + 2 * ASK_AGAIN_S
 
 
+class Slow(MemoryDirectory):
+    """A directory whose first look-up takes long after a loss, and still shows the members of before."""
+
+    look_s = 0.0
+    shown_first: list[NodeRecord] | None = None
+
+    async def find(self, *args: Any, **options: Any) -> list[NodeRecord]:
+        shown, self.shown_first = self.shown_first, None
+        await asyncio.sleep(self.look_s)
+        return await super().find(*args, **options) if shown is None else shown
+
+
+@pytest.mark.parametrize(("look_s", "patience_s"), [(0.0, 0.0), (0.0, PATIENCE_S), (OTHERS_SERVE_S, PATIENCE_S)])
+@in_a_swarm
+async def test_one_that_joined_before_the_loss_is_found_without_patience_and_by_slow_look_ups(
+    swarm: SimulatedSwarm, look_s: float, patience_s: float
+) -> None:
+    swarm.directory = directory = Slow()
+    verifier = await swarm.verifier(target_engine())
+    (record,) = await directory.find(Role.VERIFIER, ALL_TARGETS)
+    other = replace(record, peer_id=identity_of(90).peer_id, numerics="bfloat16")
+    await directory.announce(other, [other.target])
+    client = await swarm.client(strategy="plain", patience_s=patience_s)
+    tokens = 300
+    asking = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=tokens))
+    await asyncio.sleep(LOST_AT_S)
+    before = await directory.find(Role.VERIFIER, record.target)
+    await swarm.verifier(target_engine())
+    await asyncio.sleep(8.0)
+    directory.look_s, directory.shown_first = look_s, before if look_s else None
+    await verifier.kill()
+    assert (await asking).token_ids == plain_stream(PROMPT, Sampling(), tokens=tokens)
+
+
 class CutOff(MemoryDirectory):
     """A directory that does not answer for some time, as while a p2pd restarts."""
 
