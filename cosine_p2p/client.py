@@ -52,7 +52,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.session.verifier_search import VerifierSearch
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, EncodedPrompt, PromptEncoder, read_prompt
+from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, EncodedPrompt, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name
 from cosine_p2p.text.template_process import PLACES
@@ -167,11 +167,10 @@ class AsyncClient:
         self._lifetime = Lifetime()
         self._place: _Place | None = None
         self._numbers = count(1)
-        self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
-        self._threads.append(Threads("chats", PLACES))
-        offloads: list[Offload] = [offload or threads for threads in self._threads]
-        self._offload, self._offload_words, self._offload_long, self._offload_chats = offloads
-        self._encoder = PromptEncoder(*offloads[1:])
+        # A long text takes some tenths of a second, and holds up no other.
+        self._threads = [Threads("signatures", 1), Threads("texts", PLACES), Threads("chats", PLACES)]
+        self._offload, self._offload_texts, self._offload_chats = [offload or each for each in self._threads]
+        self._encoder = PromptEncoder(self._offload_texts, self._offload_chats)
         self._own_texts = self._read_own_texts(offload)
         self._offers: list[Offers] = []
 
@@ -375,7 +374,7 @@ class AsyncClient:
         if not words:
             return ()
         encode = partial(codec.encode, add_special_tokens=False)
-        found = await self._offload_words(partial(word_tokens, words, encode))
+        found = await self._offload_texts(partial(word_tokens, words, encode))
         if len(found) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in found):
             bounds = f"{MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens"
             raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
@@ -397,7 +396,7 @@ class AsyncClient:
                 raise OptionRefused("prediction", sentence) from None
             return codec.encode(given, add_special_tokens=False)
 
-        found = await (self._offload_long if len(given) > LONG_CHARACTERS else self._offload_words)(encode)
+        found = await self._offload_texts(encode)
         if found and (len(found) > MAX_PREDICTION_TOKENS or max(found) >= codec.vocab_tokens):
             raise OptionRefused("prediction", sentence)
         return found or None

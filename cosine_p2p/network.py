@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -24,10 +24,9 @@ from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_loads import TokenizerLoads
-from cosine_p2p.transport.addresses import AddressBook, parse_initial_peers
+from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
-from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
@@ -145,39 +144,25 @@ async def _enter_light(
     memory: SwarmMemory,
 ) -> tuple[Transport, DhtDirectory, Identity]:
     """Join without the DHT; nodes in `memory` are dialled with the initial peers."""
-    early = EarlySockets(parse_initial_peers(initial_peers))
-    stack.callback(early.close)
+    from cosine_p2p.directory.discover import DiscoverCells
+    from cosine_p2p.transport.light.light import LightConfig, LightTransport
+
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)
     opener = RecordOpener()
     recalled = memory.records(PostingChecker(access.network, opener, gate.membership))
     for record in recalled.get(Role.VERIFIER, ()):
         tokenizers.begin(record.tokenizer_digest)
-    joined_by = order_peers(initial_peers, memory.peers(), now_s=time.time())
-    early.begin(parse_initial_peers(joined_by))
-    # Nodes of an earlier run that the gate admits.
-    book, dialled_soon = AddressBook(), dict[str, tuple[str, ...]]()
-    for record in chain.from_iterable(recalled.values()):
-        with suppress(PeerLost):
-            gate.check_dial(record.peer_id)
-            book.note(record.peer_id, record.addresses)
-            early.begin(book.of(record.peer_id))
-            dialled_soon[record.peer_id] = record.addresses
-
-    # Imported while the sockets connect.
-    from cosine_p2p.directory.discover import DiscoverCells
-    from cosine_p2p.transport.light.light import LightConfig, LightTransport
-
     config = LightConfig(
         identity=identity,
         initial_peers=initial_peers,
-        joined_by=joined_by,
-        dialled_soon=dialled_soon,
+        joined_by=order_peers(initial_peers, memory.peers(), now_s=time.time()),
+        dialled_soon={record.peer_id: record.addresses for record in chain.from_iterable(recalled.values())},
         dial_timeout_s=DIAL_TIMEOUT_S,
         gate=gate,
     )
     try:
-        transport = await LightTransport.start(config, early)
+        transport = await LightTransport.start(config)
     except PeerLost as lost:
         raise PeerLost(", ".join(initial_peers), lost.reason) from None
     stack.push_async_callback(transport.close)

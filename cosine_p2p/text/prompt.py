@@ -3,7 +3,7 @@
 import asyncio
 import json
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,6 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 
-LONG_CHARACTERS: Final = 100_000  # Encoding these takes some tenths of a second.
 TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     "refusal": "refusal",
@@ -168,11 +167,10 @@ class EncodedPrompt:
 
 
 class PromptEncoder:
-    """Encodes prompts, long prompts, and renders chats, in separate threads."""
+    """Encodes prompts, and renders chats, in separate threads."""
 
-    def __init__(self, offload: Offload, offload_long: Offload, offload_chats: Offload) -> None:
+    def __init__(self, offload: Offload, offload_chats: Offload) -> None:
         self._offload = offload
-        self._offload_long = offload_long
         self._offload_chats = offload_chats
 
     async def encode(
@@ -181,13 +179,10 @@ class PromptEncoder:
         """Encode a prompt of at most `most_tokens`. Raises `PromptRefused`, also after `ENCODE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
-                work: Callable[[], EncodedPrompt]
                 if isinstance(prompt, Chat):
                     rendered = await self._offload_chats(partial(render, codec, prompt))
-                    work, length = partial(_encoded_chat, codec, prompt, rendered, most_tokens), len(rendered.text)
-                else:
-                    work, length = partial(_encoded, codec, prompt, most_tokens), len(prompt)
-                return await (self._offload_long if length > LONG_CHARACTERS else self._offload)(work)
+                    return await self._offload(partial(_encoded_chat, codec, prompt, rendered, most_tokens))
+                return await self._offload(partial(_encoded, codec, prompt, most_tokens))
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
 

@@ -30,7 +30,6 @@ from cosine_p2p.transport.light.library import (
     new_noise_keys,
     read_varint_prefixed_bytes_limited,
 )
-from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -45,10 +44,7 @@ _T = TypeVar("_T")
 
 
 class LightHost:
-    """Dials `given` addresses and those that `policy` permits, with the Ed25519 key of `seed`.
-
-    `early` holds sockets that are already connecting.
-    """
+    """Dials `given` addresses and those that `policy` permits, with the Ed25519 key of `seed`."""
 
     def __init__(
         self,
@@ -58,7 +54,6 @@ class LightHost:
         dial_timeout_s: float,
         given: Sequence[Address],
         policy: DialPolicy,
-        early: EarlySockets,
     ) -> None:
         key = Ed25519PrivateKey.from_bytes(seed)
         pair = KeyPair(key, key.get_public_key())
@@ -67,7 +62,6 @@ class LightHost:
         self._dial_timeout_s = dial_timeout_s
         self._given = frozenset(given)
         self._policy = policy
-        self._early = early
         self._sockets = trio.CapacityLimiter(MAX_DIALS)
         self._connections: dict[str, Connection] = {}
         # A lock disappears with the last task that waits for it.
@@ -187,11 +181,7 @@ class LightHost:
             async with self._sockets:
                 if address not in self._given:
                     host = await self._permitted(address)
-                begun = self._early.take(host, address.port)
-                if begun is not None:
-                    stream = await _connected(begun)
-                else:
-                    stream = await trio.open_tcp_stream(host, address.port)
+                stream = await trio.open_tcp_stream(host, address.port)
             at, port = stream.socket.getpeername()[:2]
             maddr = f"/{'ip6' if ':' in at else 'ip4'}/{at.partition('%')[0]}/tcp/{port}"
             raw: RawConnection | Proposed = RawConnection(TrioTCPStream(stream), True)
@@ -227,19 +217,6 @@ class LightHost:
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
         await _ask_relay(stream, question)
         return stream
-
-
-async def _connected(begun: socket.socket) -> trio.SocketStream:
-    """Wait until a socket has connected, and return its stream. Raises `OSError`."""
-    connecting = trio.socket.from_stdlib_socket(begun)
-    try:
-        await trio.lowlevel.wait_writable(connecting.fileno())
-        if failed := connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(failed, os.strerror(failed))
-        return trio.SocketStream(connecting)
-    except BaseException:
-        connecting.close()
-        raise
 
 
 async def _ask_relay(stream: Proposed, question: HopMessage) -> HopMessage:

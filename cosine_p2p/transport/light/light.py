@@ -14,7 +14,6 @@ from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Address, AddressBook
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
-from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.light.stream import LightStream
 from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_p2p.transport.patience import end_all
@@ -47,12 +46,7 @@ class LightTransport:
     """Implements `Transport`, except that it cannot serve. Created by `start`, ended by `close`."""
 
     def __init__(
-        self,
-        config: LightConfig,
-        given: Sequence[Address],
-        thread: TrioThread,
-        policy: DialPolicy,
-        early: EarlySockets,
+        self, config: LightConfig, given: Sequence[Address], thread: TrioThread, policy: DialPolicy
     ) -> None:
         self.peer_id = config.identity.peer_id
         self._config = config
@@ -67,26 +61,21 @@ class LightTransport:
         self._thread = thread
         # The place of the key's seed in an identity file.
         seed = config.identity.to_file_bytes()[4:36]
-        self._host = LightHost(
-            seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy, early=early
-        )
+        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
         self._streams: set[LightStream] = set()
         self._joining: list[asyncio.Task[str | None]] = []
 
     @classmethod
-    async def start(cls, config: LightConfig, early: EarlySockets | None = None) -> "LightTransport":
-        """`early` sockets are connecting already. Raises `UsageError` for addresses, `PeerLost` without answer."""
+    async def start(cls, config: LightConfig) -> "LightTransport":
+        """Raises `UsageError` for invalid addresses, and `PeerLost` if no peer answers."""
         given = parse_initial_peers(config.initial_peers)
-        early = early or EarlySockets()
         policy = DialPolicy(await hosts_of(given))
-        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy, early)
+        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy)
         try:
             await transport._connect_to_one()
         except BaseException:
             await transport.close()
             raise
-        finally:
-            early.close()
         return transport
 
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:

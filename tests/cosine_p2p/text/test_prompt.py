@@ -13,7 +13,7 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_p2p.replies.dialects import GENERIC, HERMES, Dialect
 from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.offload import Threads
-from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, read_prompt, render
+from cosine_p2p.text.prompt import PromptEncoder, read_prompt, render
 from cosine_p2p.text.reply_form import ReplyForm, reply_form
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
@@ -52,6 +52,9 @@ def test_what_is_no_prompt_is_refused_in_a_sentence(prompt: Any, sentence: str) 
     assert str(refused.value) == sentence
 
 
+LONG_CHARACTERS = 100_000
+
+
 class HeldCodec(LetterCodec):
     """A codec that blocks on long texts and on chats that begin with "endless"."""
 
@@ -70,7 +73,7 @@ class HeldCodec(LetterCodec):
 @pytest.mark.parametrize("held", ["a" * (LONG_CHARACTERS + 1), [{"role": "user", "content": "endless"}]])
 @in_real_time
 async def test_long_texts_and_endless_chats_hold_up_neither_the_loop_nor_others(held: Any) -> None:
-    codec, threads = HeldCodec(), [Threads("short", 1), Threads("long", 1), Threads("chats", 2)]
+    codec, threads = HeldCodec(), [Threads("texts", 2), Threads("chats", 2)]
     encoder = PromptEncoder(*threads)
     waiting = asyncio.ensure_future(encoder.encode(codec, read_prompt(held)))
     for prompt in ("abc", Chat(CHAT)):

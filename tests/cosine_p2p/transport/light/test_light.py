@@ -1,7 +1,6 @@
 """The light transport: streams to py-libp2p hosts on loopback, and failing dials."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -14,13 +13,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from cosine_p2p.transport.addresses import parse_dialable
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
-from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol.errors import LocalProtocolError, UsageError
@@ -232,18 +229,6 @@ async def test_peers_that_are_dialled_with_the_initial_ones_keep_to_the_rules_fo
         elsewhere = f"/dns4/nowhere.invalid/tcp/4001/p2p/{NOBODY}"
         public = LightConfig(identity=OURS, initial_peers=(elsewhere,), dialled_soon=soon)
         assert "strangers' private addresses" in (await lost(LightTransport.start(public))).reason
-
-
-def test_strangers_private_addresses_are_not_connected_to_early() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        place = f"tcp/{listening.getsockname()[1]}/p2p/{NOBODY}"
-        name, own = (parse_dialable(f"/{host}/{place}") for host in ("dns4/localhost", "ip4/127.0.0.1"))
-        early = EarlySockets([name])
-        early.begin([own])
-        assert early.take(own.host, own.port) is None
-        taken = EarlySockets([own]).take(own.host, own.port)
-        assert taken is not None
-        taken.close()
 
 
 @served
