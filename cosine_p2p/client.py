@@ -22,7 +22,6 @@ from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.own_texts.folders import OwnTexts, forget_all
-from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_p2p.request.offload import Offload, Threads
@@ -43,17 +42,15 @@ from cosine_p2p.request.options import (
 )
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
-from cosine_p2p.session.drafter_search import DrafterSearch
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.offers import Offers, passes_s_of
+from cosine_p2p.session.peer_search import PeerSearch
 from cosine_p2p.session.probation import Probation
 from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
-from cosine_p2p.session.verifier_search import VerifierSearch
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, EncodedPrompt, PromptEncoder, read_prompt
-from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name
 from cosine_p2p.text.template_process import PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -64,20 +61,14 @@ from cosine_p2p.transport.patience import ask_patiently, join_patience_s
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol.errors import (
-    OptionRefused,
     PromptRefused,
-    PromptTooLong,
     UsageError,
 )
 from cosine_protocol.limits import (
     CACHE_SCOPE_BYTES,
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    MAX_PREDICTION_TOKENS,
     NONCE_BYTES,
 )
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
-from cosine_protocol.request import ConstraintKind
 
 LOG = logging.getLogger(__name__)
 
@@ -254,73 +245,48 @@ class AsyncClient:
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
             raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
         asked = merge_options(self._options, options, GenerationOptions)
-        strategy = self._strategy_kind(asked)
         place = self._joined()
         nonce = self._nonces()
-        chance = random.Random(nonce).random
+        search = self._search(place, asked, random.Random(nonce).random)
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
-        drafter_search = DrafterSearch(
-            finds=place.finds,
-            links=place.links,
-            mandates=place.swarm.mandates,
-            failures=self._memory.failures,
-            distances=self._memory.distances,
-            strategy=strategy,
-            options=asked,
-        )
-        looking = asyncio.ensure_future(drafter_search.look_up(self._target.name))
+        looking = asyncio.ensure_future(search.look_up_drafters())
         try:
             # A disconnected client, for example while its network daemon restarts, soon reconnects. A client that
             # never got an answer may not be a member of a private swarm.
             patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
-            verifier_search = self._verifier_search(place, asked, chance)
-            candidates = await ask_patiently(
-                partial(verifier_search.find, takes_recalled=True), patience_s=patience_s
-            )
+            candidates = await ask_patiently(partial(search.find, takes_recalled=True), patience_s=patience_s)
             verifiers = candidates.records
             codec = await self._codec(place, verifiers)
             published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
-            _check_tokens(asked, codec)
             encoded = (
                 checked if isinstance(checked, EncodedPrompt) else await self._encoded(codec, checked, verifiers)
             )
-            forced = _forced(encoded.reply, asked)
-            wanted = {
-                **otherwise,
-                **applied.options,
-                **asked,
-                **forced,
-                "bad_words": await self._encode_words(codec, asked["bad_words"]),
-            }
-            offers = Offers(
-                verifier_search,
-                candidates,
-                partial(
-                    requests_of,
-                    wanted=wanted,
-                    tokens=encoded.tokens,
-                    client=place.swarm.transport.peer_id,
-                    nonce=nonce,
-                    seed=draw_seed(),
-                ),
+            texts = await self._encoder.encode_options(codec, encoded.reply, asked)
+            requests = partial(
+                requests_of,
+                wanted={**otherwise, **applied.options, **asked, **texts.options},
+                tokens=encoded.tokens,
+                client=place.swarm.transport.peer_id,
+                nonce=nonce,
+                seed=draw_seed(),
             )
+            offers = Offers(search, candidates, requests)
             if candidates.are_recalled:
                 self._offers.append(offers)
-            prediction = await self._encode_prediction(codec, asked.get("prediction"))
             found = await looking
             now_s = asyncio.get_running_loop().time()
-            drafters = drafter_search.choose(found, verifiers[0], chance=chance, now_s=now_s)
+            drafters = search.choose_drafters(found, verifiers[0], now_s=now_s)
         finally:
             looking.cancel()
         mandates = place.swarm.mandates
         job_of = partial(
             Job,
             deadline_s=now_s + asked["timeout_s"],
-            strategy=strategy,
+            strategy=search.strategy,
             drafters=drafters.records,
             pupil=drafters.pupil,
-            trials=self._memory.trials[strategy.name],
+            trials=self._memory.trials[search.strategy.name],
             others=offers,
             patience_s=self._patience_s,
             more_numbers=self._numbers,
@@ -330,7 +296,7 @@ class AsyncClient:
             distances=self._memory.distances,
             prompt_window_tokens=window_of(asked),
             shares_feedback=shares_feedback(asked),
-            prediction=prediction,
+            prediction=texts.prediction,
             own_texts=None if self._own_texts is None else self._own_texts.drafts,
         )
         return Run(
@@ -342,12 +308,12 @@ class AsyncClient:
             unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
-            audit=partial(self._check, place, drafter_search, offers, share=asked["audit"]),
+            audit=partial(self._check, place, search, offers, share=asked["audit"]),
             check=partial(FailoverCheck, mandates=mandates, auditing=self._auditing)
             if mandates is not None and asked["audit"]
             else None,
             keeps_spare_warm=asked["warm_spare"],
-            prediction=prediction,
+            prediction=texts.prediction,
             told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
         )
 
@@ -370,37 +336,6 @@ class AsyncClient:
         most_tokens = max(record.context_tokens for record in verifiers)
         return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
 
-    async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        if not words:
-            return ()
-        encode = partial(codec.encode, add_special_tokens=False)
-        found = await self._offload_texts(partial(word_tokens, words, encode))
-        if len(found) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in found):
-            bounds = f"{MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens"
-            raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
-        return found
-
-    async def _encode_prediction(
-        self, codec: TextTokenizer, given: str | Sequence[int] | None
-    ) -> tuple[int, ...] | None:
-        if not given:
-            return None
-        sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
-
-        def encode() -> tuple[int, ...]:
-            if not isinstance(given, str):
-                return tuple(given)
-            try:
-                codec.check_length(given, MAX_PREDICTION_TOKENS)
-            except PromptTooLong:
-                raise OptionRefused("prediction", sentence) from None
-            return codec.encode(given, add_special_tokens=False)
-
-        found = await self._offload_texts(encode)
-        if found and (len(found) > MAX_PREDICTION_TOKENS or max(found) >= codec.vocab_tokens):
-            raise OptionRefused("prediction", sentence)
-        return found or None
-
     def _sessions(self, place: _Place, offers: Offers, job_of: "partial[Job]") -> Iterator[Session]:
         while offer := offers.take():
             request, able = offer
@@ -418,9 +353,9 @@ class AsyncClient:
         return Session(job, place.links, self._offload, failures=memory.failures, speeds=memory.speeds)
 
     def _check(
-        self, place: _Place, search: DrafterSearch, offers: Offers, done: Session, *, share: float
+        self, place: _Place, search: PeerSearch, offers: Offers, done: Session, *, share: float
     ) -> StreamAudit:
-        search.look_out(self._target.name, asked=len(done.job.drafters))
+        search.look_out_for_drafters(asked=len(done.job.drafters))
         if self._own_texts is not None:
             self._own_texts.keep(done.output)
         if share:
@@ -469,7 +404,7 @@ class AsyncClient:
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Return the target's present verifiers, best first, at least one. Raises as `start`."""
-        found = await self._verifier_search(self._joined(), self._options, random.Random(0).random).find()
+        found = await self._search(self._joined(), self._options, random.Random(0).random).find()
         return tuple(found.records)
 
     def _read_own_texts(self, offload: Offload | None) -> OwnTexts | None:
@@ -488,15 +423,17 @@ class AsyncClient:
             raise UsageError(f"There is no strategy {name!r}; choose one of {known}.")
         return self._strategies[name]
 
-    def _verifier_search(self, place: _Place, options: ClientOptions, chance: Chance) -> VerifierSearch:
-        return VerifierSearch(
+    def _search(self, place: _Place, options: ClientOptions, chance: Chance) -> PeerSearch:
+        return PeerSearch(
             finds=place.finds,
             links=place.links,
             choose_digest=place.swarm.choose_digest,
+            mandates=place.swarm.mandates,
             speeds=self._memory.speeds,
             distances=self._memory.distances,
             auditing=self._auditing,
             target=self._target,
+            strategy=self._strategy_kind(options),
             options=options,
             chance=chance,
         )
@@ -507,20 +444,3 @@ class AsyncClient:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         self._lifetime.check_running_loop()
         return self._place
-
-
-def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
-    """Return the option that forces a tool call, if the chat requires one. Raises `OptionRefused`."""
-    if reply is None or reply.grammar is None:
-        return {}
-    for name in (*(kind.option for kind in ConstraintKind), "bad_words", "min_tokens"):
-        if asked.get(name):
-            raise OptionRefused(name, f"A required tool call cannot be combined with {name}; leave it out.")
-    return {"grammar": reply.grammar}
-
-
-def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:
-    for name, tokens in (("logit_bias", asked["logit_bias"]), ("stop_token_ids", asked["stop_token_ids"])):
-        if tokens and max(tokens) >= codec.vocab_tokens:
-            highest = codec.vocab_tokens - 1
-            raise OptionRefused(name, f"Token ids of {name} must be at most {highest}, not {max(tokens)}.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cosine_p2p.directory.selection import Offer
 from cosine_p2p.session.job import OtherVerifiers
-from cosine_p2p.session.verifier_search import Candidates, VerifierSearch
+from cosine_p2p.session.peer_search import Candidates, PeerSearch
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import NodeRecord
@@ -26,9 +26,7 @@ class Offers(OtherVerifiers):
     If those were found by an earlier run, the present ones are looked up meanwhile. End that with `close`.
     """
 
-    def __init__(
-        self, search: VerifierSearch, candidates: Candidates, requests_of: Callable[..., list[Offer]]
-    ) -> None:
+    def __init__(self, search: PeerSearch, candidates: Candidates, requests_of: Callable[..., list[Offer]]) -> None:
         self.candidates = candidates
         self._search = search
         self._requests_of = requests_of

@@ -9,9 +9,9 @@ from typing import Final
 from cosine_p2p.directory.selection import Chance, newcomer_among
 from cosine_p2p.session.auditing import FINISH_S, Auditing
 from cosine_p2p.session.job import Job
+from cosine_p2p.session.peer_search import Candidates
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
-from cosine_p2p.session.verifier_search import Candidates
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed

@@ -10,14 +10,22 @@ from typing import Any, Final
 
 from cosine_p2p.replies.definitions import told_in_words
 from cosine_p2p.request.arguments import TOKEN_ID
+from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.text.chat_template import KNOWS_DEVELOPER
 from cosine_p2p.text.reply_form import ReplyForm, check_choice, reply_form, schemas_of, usable_tools
 from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_protocol.errors import PromptRefused
-from cosine_protocol.limits import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.errors import OptionRefused, PromptRefused, PromptTooLong
+from cosine_protocol.limits import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_PREDICTION_TOKENS,
+    MAX_PROMPT_TOKENS,
+    MAX_TOKEN_ID,
+)
+from cosine_protocol.request import ConstraintKind
 
 TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
@@ -166,8 +174,16 @@ class EncodedPrompt:
     reply: ReplyForm | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedOptions:
+    """The options that texts of a request become, and the tokens of its prediction."""
+
+    options: Mapping[str, Any]
+    prediction: tuple[int, ...] | None = None
+
+
 class PromptEncoder:
-    """Encodes prompts, and renders chats, in separate threads."""
+    """Encodes prompts and other texts of requests, and renders chats, in separate threads."""
 
     def __init__(self, offload: Offload, offload_chats: Offload) -> None:
         self._offload = offload
@@ -185,6 +201,54 @@ class PromptEncoder:
                 return await self._offload(partial(_encoded, codec, prompt, most_tokens))
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
+
+    async def encode_options(
+        self, codec: TextTokenizer, reply: ReplyForm | None, asked: Mapping[str, Any]
+    ) -> EncodedOptions:
+        """Encode the texts in a request's options, which `asked` also has as given. Raises `OptionRefused`."""
+        for name in ("logit_bias", "stop_token_ids"):
+            if asked[name] and max(asked[name]) >= codec.vocab_tokens:
+                highest = codec.vocab_tokens - 1
+                raise OptionRefused(name, f"Token ids of {name} must be at most {highest}, not {max(asked[name])}.")
+        options = _forced(reply, asked)
+        if asked["bad_words"]:
+            options["bad_words"] = await self._offload(partial(_encoded_words, codec, asked["bad_words"]))
+        if not (given := asked.get("prediction")):
+            return EncodedOptions(options)
+        return EncodedOptions(options, await self._offload(partial(_encoded_prediction, codec, given)))
+
+
+def _forced(reply: ReplyForm | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the option that forces a tool call, if the chat requires one. Raises `OptionRefused`."""
+    if reply is None or reply.grammar is None:
+        return {}
+    for name in (*(kind.option for kind in ConstraintKind), "bad_words", "min_tokens"):
+        if asked.get(name):
+            raise OptionRefused(name, f"A required tool call cannot be combined with {name}; leave it out.")
+    return {"grammar": reply.grammar}
+
+
+def _encoded_words(codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    found = word_tokens(words, partial(codec.encode, add_special_tokens=False))
+    if len(found) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in found):
+        bounds = f"{MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens"
+        raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
+    return found
+
+
+def _encoded_prediction(codec: TextTokenizer, given: str | Sequence[int]) -> tuple[int, ...] | None:
+    refusal = OptionRefused(
+        "prediction", f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
+    )
+    if isinstance(given, str):
+        try:
+            codec.check_length(given, MAX_PREDICTION_TOKENS)
+        except PromptTooLong:
+            raise refusal from None
+        given = codec.encode(given, add_special_tokens=False)
+    if given and (len(given) > MAX_PREDICTION_TOKENS or max(given) >= codec.vocab_tokens):
+        raise refusal
+    return tuple(given) or None
 
 
 def _encoded_chat(codec: TextTokenizer, chat: Chat, rendered: RenderedChat, most_tokens: int) -> EncodedPrompt:

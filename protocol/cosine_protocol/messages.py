@@ -32,7 +32,6 @@ from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
-from cosine_protocol.weight_messages import WeightMessage
 
 CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
@@ -565,9 +564,44 @@ class Audited:
     signature: Signature
 
 
+# Weights.
+
+
+class WeightKind(IntEnum):
+    """The manifest; a part by its row; a bit for each tensor, 1 if held, highest bit first; the digests of a
+    tensor's pieces; a tensor's bytes.
+    """
+
+    MANIFEST = 0
+    PART = 1
+    HELD = 2
+    DIGESTS = 3
+    TENSOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AskWeights:
+    """Ask for bytes of a model from `offset` on. `index` is the row in the manifest, or 0."""
+
+    number: Number
+    content_digest: ContentDigest
+    kind: Annotated[int, Whole(4)]
+    index: Annotated[int, Whole(limits.MAX_TENSORS)]
+    offset: Annotated[int, Whole(limits.MAX_TENSOR_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """At most `MAX_CHUNK_BYTES` from the offset on, and the total size."""
+
+    number: Number
+    total_bytes: Annotated[int, Whole(limits.MAX_TENSOR_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
+
+
 Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | PromptLikelihoods | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
-    | StageMessage | WeightMessage
+    | StageMessage | AskWeights | WeightBytes
 )  # fmt: skip

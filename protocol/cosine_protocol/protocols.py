@@ -5,7 +5,6 @@ from typing import Final
 
 from cosine_protocol import messages as m
 from cosine_protocol import stage_messages as s
-from cosine_protocol import weight_messages as w
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.request import Request
 
@@ -47,7 +46,7 @@ MESSAGES: Final = MappingProxyType(
         | {112: s.Join, 113: s.Joined, 114: s.Follow, 115: s.OpenSequence, 116: s.ReusePrefix}
         | {117: s.ReserveRoom, 118: s.FeedPass, 119: s.Activations, 120: s.KeepPath, 121: s.PruneNodes}
         | {122: s.ReleaseSequence, 123: s.Results, 124: s.Probe, 125: s.Probed, 126: s.Passed},
-        WEIGHTS: _COMMON | {128: w.AskWeights, 129: w.WeightBytes},
+        WEIGHTS: _COMMON | {128: m.AskWeights, 129: m.WeightBytes},
     }
 )
 """By protocol the messages it carries, by their tags on the wire. A tag never changes its meaning."""

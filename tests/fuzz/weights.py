@@ -20,8 +20,8 @@ from cosine_protocol.codec import encode
 from cosine_protocol.errors import CosineError
 from cosine_protocol.identity import Identity
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, ManifestPart, manifest_digest
+from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
 from cosine_protocol.protocols import WEIGHTS
-from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.fuzz.asking import HostilePeer
 from tests.fuzz.serving import MENDED, WAITS_S, HostileStream, mended_bytes, play
 from tests.fuzz.target import moves, script

@@ -13,8 +13,8 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
+from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
 from cosine_protocol.protocols import WEIGHTS
-from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 
 ANSWER_TIMEOUT_S: Final = 30.0
 """With eight concurrent pieces at least 70 kB/s each; slower peers lose to other sources."""

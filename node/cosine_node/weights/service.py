@@ -14,8 +14,8 @@ from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
 from cosine_protocol.protocols import WEIGHTS
-from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 
 ReadFile = Callable[[Path, int, int], Awaitable[bytes]]
 """Reads bytes of a file by offset and size. Raises `OSError`."""

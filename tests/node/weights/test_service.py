@@ -16,8 +16,8 @@ from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
 from cosine_protocol.protocols import WEIGHTS
-from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.node.weights.models import tensors
 from tests.scenes import in_real_time, in_virtual_time
 

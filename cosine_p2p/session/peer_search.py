@@ -1,6 +1,7 @@
-"""The look-up of verifiers for one request, and the choice among them."""
+"""The look-up of verifiers and drafters for one request, and the choice among them."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,26 @@ from typing import Final
 
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
-from cosine_p2p.directory.selection import Chance, rank_verifiers
-from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.directory.selection import Chance, pick_drafters, pick_pupil, rank_verifiers
+from cosine_p2p.request.options import ClientOptions, shares_feedback
 from cosine_p2p.session.auditing import Auditing, Judge
+from cosine_p2p.session.delegation import may_delegate
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.text.target import Target, settled_digest
 from cosine_p2p.transport.link import PeerLinks
+from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerSpeeds
-from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.errors import ClockOff, GenerationFailed, PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads; a sample of this size is enough to choose from.
+MAX_ASKED_DRAFTERS: Final = 8
+"""Default maximum. Each reads the end of the prompt, and three are kept: eight included the expert of each prompt
+of the embedded family (decision 2)."""
+WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS  # Bounds a look-up in a large directory (docs/design.md).
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +45,27 @@ class Candidates:
         return {record.peer_id: Judge.of(record) for record in self.records}
 
 
+@dataclass(frozen=True, slots=True)
+class AskedDrafters:
+    """The drafters to ask, and the author number of the pupil, which only learns, 0 for none."""
+
+    records: tuple[NodeRecord, ...]
+    pupil: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierSearch:
-    """Finds a target's verifiers for a request with some options. Times are from the event loop's clock."""
+class PeerSearch:
+    """Finds a target's peers for a request with some options. Times are from the event loop's clock."""
 
     finds: RecentFinds
     links: PeerLinks
     choose_digest: Callable[[str, Mapping[bytes, int]], bytes]
+    mandates: Mandates | None
     speeds: PeerSpeeds
     distances: Distances
     auditing: Auditing
     target: Target
+    strategy: StrategyKind
     options: ClientOptions
     chance: Chance
 
@@ -114,3 +134,64 @@ class VerifierSearch:
             avoided=self.auditing.failures.avoided(now_s) | self.auditing.convicted,
         )
         return Candidates(ranked, standing, passes_s, are_recalled)
+
+    @property
+    def drafter_limit(self) -> int:
+        given = self.options.get("max_drafters")
+        return MAX_ASKED_DRAFTERS if given is None else given
+
+    @property
+    def _wanted_drafters(self) -> int | None:
+        return None if self.options["trust"] else max(WANTED_DRAFTERS, self.drafter_limit)
+
+    async def look_up_drafters(self) -> list[NodeRecord]:
+        """Return the target's drafters by its name; none if the directory does not answer."""
+        if not self.strategy.wants_drafters or not self.drafter_limit:
+            return []
+        try:
+            return await self.finds.find(Role.DRAFTER, self.target.name, wanted=self._wanted_drafters)
+        except (PeerLost, ClockOff) as lost:
+            logger.warning("no drafters could be looked up: %s", lost)
+            return []
+
+    def look_out_for_drafters(self, *, asked: int) -> None:
+        """Look up new drafters for the next request, if fewer than `drafter_limit` were asked."""
+        if self.strategy.wants_drafters and asked < self.drafter_limit:
+            self.finds.begin_renewal(Role.DRAFTER, self.target.name, wanted=self._wanted_drafters)
+
+    def choose_drafters(self, found: Sequence[NodeRecord], verifier: NodeRecord, *, now_s: float) -> AskedDrafters:
+        """Return the drafters to ask for a request to a verifier, without those that failed recently.
+
+        If the client may delegate, those near the verifier are preferred: a client that coordinates nevertheless is
+        near it too.
+        """
+        avoided = self.auditing.failures.avoided(now_s)
+        able = [record for record in found if record.peer_id not in avoided]
+        if may_delegate(self.mandates, self.strategy, Coordination(self.options["coordination"])):
+            rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        else:
+            rtts_s = self.distances.by_client(able, verifier, self.links)
+        asked = pick_drafters(
+            able,
+            tokenizer_digest=verifier.tokenizer_digest,
+            limit=self.drafter_limit,
+            chance=self.chance,
+            trust=self.options["trust"],
+            rtts_s=rtts_s,
+        )
+        return self._with_pupil(asked, able, verifier)
+
+    def _with_pupil(
+        self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord
+    ) -> AskedDrafters:
+        """With feedback, sometimes add a pupil, unless it would replace the only drafter of an expertise."""
+        if not asked or not shares_feedback(self.options):
+            return AskedDrafters(asked)
+        if self.options.get("max_drafters") is not None and len(asked) == self.drafter_limit:
+            *kept, last = asked
+            if all(record.expertise != last.expertise for record in kept):
+                return AskedDrafters(asked)
+        else:
+            kept = list(asked)
+        pupil = pick_pupil(able, verifier, asked=asked, chance=self.chance, trust=self.options["trust"])
+        return AskedDrafters((*kept, pupil), len(kept) + 1) if pupil is not None else AskedDrafters(asked)

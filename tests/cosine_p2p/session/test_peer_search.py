@@ -12,11 +12,14 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.request.options import DEFAULTS, ClientOptions, merge_options
-from cosine_p2p.session.drafter_search import MAX_ASKED_DRAFTERS, AskedDrafters, DrafterSearch
+from cosine_p2p.session.auditing import Auditing
+from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, AskedDrafters, PeerSearch
 from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Mandates
-from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
@@ -49,22 +52,25 @@ class Scene:
             for x_us, y_us, rtt_s in ((0, 0, 0.001), (100_000, 0, 0.1), (0, 50_000, 0.05), (0, -50_000, 0.05)):
                 self.distances.place.note_rtt(NetworkCoordinate(x_us, y_us, 0, 0, 50), rtt_s)
 
-    @property
-    def search(self) -> DrafterSearch:
+    def search(self, *, seed: int = 0) -> PeerSearch:
         links = Links(MemoryNetwork().join(CLIENT.peer_id))
         options: ClientOptions = {"target": TARGET, **self.options}  # type: ignore[typeddict-item]
-        return DrafterSearch(
+        return PeerSearch(
             finds=RecentFinds(self.directory, links, lambda: NOW_S),
             links=links,
+            choose_digest=lambda name, offered: min(offered),
             mandates=self.mandates,
-            failures=self.failures,
+            speeds=PeerSpeeds(),
             distances=self.distances,
+            auditing=Auditing(self.failures, Standings()),
+            target=Target(TARGET),
             strategy=STRATEGIES[self.strategy],
             options=merge_options(DEFAULTS, options, ClientOptions),
+            chance=Random(seed).random,
         )
 
     def asked(self, found: list[NodeRecord], *, seed: int = 0) -> AskedDrafters:
-        return self.search.choose(found, VERIFIER, chance=Random(seed).random, now_s=NOW_S)
+        return self.search(seed=seed).choose_drafters(found, VERIFIER, now_s=NOW_S)
 
     def chosen(self, found: list[NodeRecord]) -> set[str]:
         return ids(self.asked(found).records)
