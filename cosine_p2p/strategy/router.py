@@ -6,8 +6,7 @@ not. Those that are silent stay near enough to be asked again soon when the text
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cosine_p2p.strategy.base import DrafterStarted
@@ -21,70 +20,6 @@ PRIOR_NATS: Final = 5.0
 FARTHEST_NATS: Final = 10.0  # Maximum distance to the best: a few tokens of a new subject make up for it.
 MIN_LIKELIHOOD: Final = 0.02  # Bounds a token's cost to 3.9 nats, so that a single token decides nothing.
 _DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS  # Factor of evidence per token.
-
-
-@dataclass(slots=True)
-class _Author:
-    """`evidence` is the decayed log-likelihood of committed tokens, in nats."""
-
-    prompt_nll: float
-    evidence: float = 0.0
-
-
-class Mixture:
-    """Normalised weights of authors, from their likelihood of about the last `MEMORY_TOKENS` tokens.
-
-    A Bayesian mixture with sleeping experts: an author that did not draft keeps its weight relative to the mixture
-    (Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). The prior is the
-    reported likelihood of the prompt, worth at most `PRIOR_NATS`; it fades with committed tokens.
-    """
-
-    def __init__(self) -> None:
-        self._authors: dict[int, _Author] = {}
-        self._prior = PRIOR_NATS
-
-    def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author without evidence, by its NLL of the prompt in nats per token."""
-        self._authors[author] = _Author(prompt_nll)
-
-    def leave(self, author: int) -> None:
-        self._authors.pop(author, None)
-
-    def weights(self) -> dict[int, float]:
-        """Return the weights of the present authors; they sum to 1."""
-        if not self._authors:
-            return {}
-        nearest = min(author.prompt_nll for author in self._authors.values())
-        scores = {
-            number: author.evidence - self._prior * (1.0 - math.exp(nearest - author.prompt_nll))
-            for number, author in self._authors.items()
-        }
-        best = max(scores.values())
-        raw = {number: math.exp(score - best) for number, score in scores.items()}
-        total = sum(raw.values())
-        return {number: value / total for number, value in raw.items()}
-
-    def observe(self, likelihoods: Mapping[int, float]) -> None:
-        """Score the authors that drafted by their probabilities of the committed token."""
-        drafted = {number: p for number, p in likelihoods.items() if number in self._authors}
-        if not drafted:
-            return
-        weights = self.weights()
-        total = sum(weights[number] for number in drafted)
-        mixed = sum(weights[number] * _floored(p) for number, p in drafted.items())
-        asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
-        for number, author in self._authors.items():
-            author.evidence = _DECAY * author.evidence + math.log(_floored(drafted.get(number, asleep)))
-        best = max(author.evidence for author in self._authors.values())
-        for author in self._authors.values():
-            author.evidence = max(author.evidence, best - FARTHEST_NATS)
-        self._prior *= _DECAY
-
-
-def _floored(likelihood: float) -> float:
-    return min(1.0, max(MIN_LIKELIHOOD, likelihood))
-
-
 CLOSE_WEIGHTS: Final = 0.9
 """Authors with this share of the leader's weight are ranked by RTT. All constants of this router were tuned on the
 split tune."""
@@ -99,11 +34,19 @@ USUAL_TOKENS: Final = 64  # Tokens over which the leader's loss is averaged.
 
 
 class HedgeRouter:
-    """Ranks authors by their weight in a Bayesian mixture, by distance if weights are close."""
+    """Ranks authors by their weights, from their likelihood of about the last `MEMORY_TOKENS` tokens.
+
+    A Bayesian mixture with sleeping experts: an author that did not draft keeps its weight relative to the mixture
+    (Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). The prior is the
+    reported likelihood of the prompt, worth at most `PRIOR_NATS`; it fades with committed tokens. Of authors of
+    close weights the nearest is the first.
+    """
 
     def __init__(self) -> None:
         self._authors: dict[int, DrafterStarted] = {}
-        self._mixture = Mixture()
+        # Decayed log-likelihoods of committed tokens in nats, also of the stand-in.
+        self._evidence: dict[int, float] = {}
+        self._prior = PRIOR_NATS
         self._likelihoods: deque[Mapping[int, float]] = deque(maxlen=MEMORY_TOKENS)
         self._usual_nats = WORST_NATS
         self._leader_tokens = FIRST_TOKENS
@@ -111,23 +54,17 @@ class HedgeRouter:
     def join(self, facts: DrafterStarted) -> None:
         """Add an author, and replay the last tokens; one added later would have too much evidence."""
         self._authors[facts.author] = facts
-        self._mixture = Mixture()
-        nlls = {author: known.prompt_nll for author, known in self._authors.items()}
-        for author, nll in {**nlls, STAND_IN: max(nlls.values())}.items():
-            self._mixture.join(author, prompt_nll=nll)
+        self._evidence, self._prior = dict.fromkeys((*self._authors, STAND_IN), 0.0), PRIOR_NATS
         for likelihoods in self._likelihoods:
-            self._mixture.observe(likelihoods)
+            self._observe(likelihoods)
 
     def leave(self, author: int) -> None:
-        self._mixture.leave(author)
         self._authors.pop(author, None)
+        self._evidence.pop(author, None)
 
     def weights(self) -> dict[int, float]:
         """Return the weight of every author; they sum to 1."""
-        weights = self._mixture.weights()
-        weights.pop(STAND_IN, None)
-        total = sum(weights.values())
-        return {author: weight / total for author, weight in weights.items()}
+        return self._shares(self._authors)
 
     def ranked(self) -> list[int]:
         """Return all authors, the best first."""
@@ -147,7 +84,7 @@ class HedgeRouter:
             scored = likelihoods
             if len(authors) == 1:
                 scored = {**likelihoods, STAND_IN: math.exp(-min(self._usual_nats + WORSE_NATS, WORST_NATS))}
-            self._mixture.observe(scored)
+            self._observe(scored)
             self._likelihoods.append(scored)
             if leader in likelihoods:
                 self._leader_tokens = min(self._leader_tokens + 1, USUAL_TOKENS)
@@ -156,3 +93,39 @@ class HedgeRouter:
 
     def why(self, author: int) -> str:
         return f"weight {100 * self.weights()[author]:.0f} %"
+
+    def _shares(self, authors: Iterable[int]) -> dict[int, float]:
+        """Return the weights of some authors, which sum to 1."""
+        nlls = {author: facts.prompt_nll for author, facts in self._authors.items()}
+        # The stand-in knows the prompt no better than any author.
+        nlls[STAND_IN] = max(nlls.values(), default=0.0)
+        nearest = min(nlls.values())
+        scores = {
+            author: self._evidence[author] - self._prior * (1.0 - math.exp(nearest - nlls[author]))
+            for author in authors
+        }
+        best = max(scores.values(), default=0.0)
+        raw = {author: math.exp(score - best) for author, score in scores.items()}
+        total = sum(raw.values())
+        return {author: value / total for author, value in raw.items()}
+
+    def _observe(self, likelihoods: Mapping[int, float]) -> None:
+        """Score the authors that drafted by their probabilities of the committed token."""
+        drafted = {author: p for author, p in likelihoods.items() if author in self._evidence}
+        if not drafted:
+            return
+        weights = self._shares(self._evidence)
+        total = sum(weights[author] for author in drafted)
+        mixed = sum(weights[author] * _floored(p) for author, p in drafted.items())
+        asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
+        evidence = {
+            author: _DECAY * known + math.log(_floored(drafted.get(author, asleep)))
+            for author, known in self._evidence.items()
+        }
+        least = max(evidence.values()) - FARTHEST_NATS
+        self._evidence = {author: max(known, least) for author, known in evidence.items()}
+        self._prior *= _DECAY
+
+
+def _floored(likelihood: float) -> float:
+    return min(1.0, max(MIN_LIKELIHOOD, likelihood))

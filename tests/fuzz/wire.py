@@ -250,7 +250,7 @@ def check_answer(data: bytes) -> None:
     """Answers of libp2p's protocols about our reachability; the first byte selects the protocol."""
     kind, answer = data[:1], data[1:]
     if kind == b"r":
-        places = read_reservation(answer, OWNER.peer_id, least_bytes=1 << 20)
+        places = read_reservation(answer, OWNER.peer_id, least_bytes=1 << 20).maddrs
     elif kind == b"d":
         places = (read_dial_back(answer, OWNER.peer_id) or "",)
     else:

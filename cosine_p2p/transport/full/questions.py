@@ -21,6 +21,7 @@ IDENTIFY: Final = "/ipfs/id/1.0.0"
 MAX_ANSWER_BYTES: Final = 16 << 10  # An identify message holds some dozen protocols and addresses.
 _RESERVE: Final = b"\x08\x00"  # type: RESERVE
 _OK: Final = 100
+NO_LIMIT: Final = 1 << 63  # Of a circuit; on the wire 0.
 _DIALLED: Final = 0
 
 Dial = Callable[[str, str], Awaitable[Stream]]
@@ -32,6 +33,14 @@ class Identified:
 
     seen_at: str
     maddrs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a relay grants: its addresses, and the bytes that a circuit carries in each direction."""
+
+    maddrs: tuple[str, ...]
+    circuit_bytes: int
 
 
 def varint(value: int) -> bytes:
@@ -101,24 +110,25 @@ def peer_bytes(peer_id: str) -> bytes:
     return b"\x00\x24\x08\x01\x12\x20" + public_key_of(peer_id)
 
 
-async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> tuple[str, ...]:
-    """Reserve a relay for an hour; its addresses. Raises `PeerLost`, also for a limit below `least_bytes`."""
+async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> Reservation:
+    """Reserve a relay for an hour. Raises `PeerLost`, also for a limit below `least_bytes`."""
     answer = await ask(dial, peer_id, HOP, _RESERVE, timeout_s)
     return read_reservation(answer, peer_id, least_bytes=least_bytes)
 
 
-def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[str, ...]:
+def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> Reservation:
     try:
         by_number = dict(fields(answer))
         if (status := by_number.get(5)) != _OK:
             raise PeerLost(peer_id, f"it does not relay for us (status {status!r})")
         limit = by_number.get(4, b"")
-        granted = dict(fields(limit)).get(2, 0) if isinstance(limit, bytes) else 0
-        # 0 means no limit.
-        if isinstance(granted, int) and 0 < granted < least_bytes:
-            raise PeerLost(peer_id, f"it does not relay more than {granted} bytes")
+        granted = dict(fields(limit)).get(2) if isinstance(limit, bytes) else None
+        circuit_bytes = granted if isinstance(granted, int) and granted else NO_LIMIT
+        if circuit_bytes < least_bytes:
+            raise PeerLost(peer_id, f"it does not relay more than {circuit_bytes} bytes")
         reservation = by_number.get(3, b"")
-        return maddrs_in(reservation, 2) if isinstance(reservation, bytes) else ()
+        maddrs = maddrs_in(reservation, 2) if isinstance(reservation, bytes) else ()
+        return Reservation(maddrs=maddrs, circuit_bytes=circuit_bytes)
     except ValueError as error:
         raise PeerLost(peer_id, f"its answer about relaying is malformed: {error}") from None
 

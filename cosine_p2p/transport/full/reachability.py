@@ -191,7 +191,7 @@ class Reachability:
         try:
             if given is not None and not ways:
                 await self._initial.connect(relay)
-            named = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
+            told = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
         except PeerLost as lost:
             logger.debug("%s does not relay: %s", relay, lost.reason)
             if given is not None and not lost.reason.startswith("it does not"):
@@ -203,7 +203,7 @@ class Reachability:
                 await (await self._daemon()).close()
             return
         # The address that works here, and those that the relay names: light clients need one over TCP.
-        public = [maddr for maddr in named if reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr]
+        public = [maddr for maddr in told.maddrs if reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr]
         places = dict.fromkeys(maddr.partition("/p2p/")[0] for maddr in (*([given] if given else ways), *public))
         asked.circuits[relay] = tuple(
             f"{place}/p2p/{relay}/p2p-circuit/p2p/{self._peer_id}" for place in list(places)[:MAX_PLACES]

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from cosine_p2p.transport.full.questions import ask_reservation
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
 
@@ -94,7 +95,8 @@ async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> 
             dialable = tuple(maddr for maddr in (*await daemon.visible_maddrs(), *local) if "/tcp/" in maddr)
             us = await LightTransport.start(LightConfig(identity=Identity.generate(), initial_peers=dialable))
             try:
-                return await us.reserve(daemon.peer_id)
+                granted = await ask_reservation(us.dial, daemon.peer_id, least_bytes=0, timeout_s=ASK_TIMEOUT_S)
+                return granted.circuit_bytes
             finally:
                 await us.close()
     except (PeerLost, UsageError, OSError, EOFError, TimeoutError):

@@ -80,18 +80,6 @@ class LightHost:
         """Connect to a peer. Raises as `open`."""
         await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
 
-    async def reserve(self, peer_id: str, addresses: Sequence[Address]) -> int:
-        """The bytes that a relay lets a circuit to us carry in each direction. Raises as `open`."""
-
-        async def work() -> int:
-            stream = await (await self._connected(peer_id, addresses)).open(_HOP)
-            answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
-            await stream.close()
-            # 0 means no limit.
-            return answer.limit.data or 1 << 63
-
-        return await self._in_time(peer_id, work)
-
     def address_of(self, peer_id: str) -> str:
         """The multiaddr of the connection to a peer, or to its relay; "" without one."""
         connection = self._live(peer_id)
@@ -211,27 +199,22 @@ class LightHost:
         raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
 
     async def _over_relay(self, address: Address, relay: str) -> Proposed:
+        """Circuit relay v2, CONNECT. Raises `Unreachable` with the relay's reason."""
         connection = await self._connected(relay, [replace(address, layers=("p2p",), peer_ids=(relay,))])
         stream = await connection.open(_HOP)
         question = HopMessage(type=HopMessage.CONNECT)
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
-        await _ask_relay(stream, question)
+        try:
+            await stream.write(encode_varint_prefixed(question.SerializeToString()))
+            # go-libp2p's bound on such a message.
+            answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, 4096))
+            if answer.status != Status.OK:
+                raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await stream.reset()
+            raise
         return stream
-
-
-async def _ask_relay(stream: Proposed, question: HopMessage) -> HopMessage:
-    """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
-    try:
-        await stream.write(encode_varint_prefixed(question.SerializeToString()))
-        # go-libp2p's bound on such a message.
-        answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, 4096))
-        if answer.status != Status.OK:
-            raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
-    except BaseException:
-        with trio.CancelScope(shield=True):
-            await stream.reset()
-        raise
-    return answer
 
 
 def _reason(error: Exception) -> str:

@@ -110,11 +110,6 @@ class LightTransport:
 
         return await self._in_time(peer_id, self._thread.call(look))
 
-    async def reserve(self, peer_id: str) -> int:
-        """The bytes that a relay lets a circuit to us carry in each direction. Raises `PeerLost`."""
-        work = partial(self._host.reserve, peer_id, self._addresses(peer_id))
-        return await self._in_time(peer_id, self._thread.call(work))
-
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         raise LocalProtocolError("a light client cannot serve")
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cosine_p2p.strategy.base import DrafterStarted
-from cosine_p2p.strategy.router import PRIOR_NATS, HedgeRouter, Mixture
+from cosine_p2p.strategy.router import PRIOR_NATS, HedgeRouter
 
 
 def test_the_prompt_decides_until_there_is_evidence() -> None:
@@ -31,33 +31,37 @@ def test_a_lone_drafter_that_is_wrong_soon_falls_behind_a_silent_one(right_token
     assert router.ranked() == [2, 1]
 
 
+def joined(author: int, prompt_nll: float) -> DrafterStarted:
+    return DrafterStarted(author, prompt_nll=prompt_nll, token_s=0.002, rtt_s=0.03)
+
+
 def test_a_claim_to_know_the_prompt_is_worth_a_few_tokens_at_most() -> None:
-    mixture = Mixture()
-    mixture.join(1, prompt_nll=8.0)
-    mixture.join(2, prompt_nll=0.0)
-    assert mixture.weights()[2] == pytest.approx(1 / (1 + math.exp(-PRIOR_NATS)), rel=1e-3)
+    router = HedgeRouter()
+    router.join(joined(1, 8.0))
+    router.join(joined(2, 0.0))
+    assert router.weights()[2] == pytest.approx(1 / (1 + math.exp(-PRIOR_NATS)), rel=1e-3)
     for _ in range(3):
-        mixture.observe({1: 0.6, 2: 0.0})
-    assert mixture.weights()[1] > 0.9
+        router.learn([{1: 0.6, 2: 0.0}])
+    assert router.weights()[1] > 0.9
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_are_a_distribution_whatever_is_claimed(seed: int) -> None:
     rng = random.Random(seed)
-    mixture = Mixture()
+    router = HedgeRouter()
     present = set[int]()
     for _ in range(200):
         author = rng.randrange(5)
         match rng.randrange(4):
             case 0:
-                mixture.join(author, prompt_nll=rng.choice([0.0, 1.0, 1e6]))
+                router.join(joined(author, rng.choice([0.0, 1.0, 1e6])))
                 present.add(author)
             case 1:
-                mixture.leave(author)
+                router.leave(author)
                 present.discard(author)
             case _:
-                mixture.observe({a: rng.choice([0.0, 0.5, 1.0, 2.0]) for a in rng.sample(range(6), 3)})
-        weights = mixture.weights()
+                router.learn([{a: rng.choice([0.0, 0.5, 1.0, 2.0]) for a in rng.sample(range(6), 3)}])
+        weights = router.weights()
         assert not weights or sum(weights.values()) == pytest.approx(1.0), f"seed {seed}"
         assert all(0.0 <= weight <= 1.0 for weight in weights.values()), f"seed {seed}"
         assert set(weights) == present, f"seed {seed}"

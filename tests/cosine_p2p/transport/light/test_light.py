@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.full.questions import ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
@@ -186,7 +187,8 @@ async def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_a
     node = await made.node(is_relay=is_relay)
     stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=made.boot))
     try:
-        assert await stranger.reserve(node.peer_id) == granted_bytes
+        granted = await ask_reservation(stranger.dial, node.peer_id, least_bytes=0, timeout_s=5.0)
+        assert granted.circuit_bytes == granted_bytes
     finally:
         await stranger.close()
     assert ("-relayService=0" in psutil.Process(pid_of(node)).cmdline()) is not is_relay
