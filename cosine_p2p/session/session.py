@@ -431,7 +431,8 @@ class Session:
                     self._find_trial(upstream, break_even)
                     self._count.note_pass(pass_us / 1e6)
                     is_here = self.job.mandate is not None
-                    self._on_event(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, is_here))
+                    has_stages = self.job.stages.get(upstream.peer_id, 0) > 0
+                    self._on_event(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, is_here, has_stages))
                     self._offer_coordination(upstream)
                     self._draft()
                 case m.Commit() | m.PromptLikelihoods() as told:

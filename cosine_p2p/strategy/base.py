@@ -15,6 +15,7 @@ class VerifierOpened:
     pass_s: float
     rtt_s: float
     is_here: bool = False
+    has_stages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

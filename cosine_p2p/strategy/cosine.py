@@ -279,7 +279,8 @@ class Cosine:
     def _commit(self, event: Committed) -> list[Action]:
         likelihoods = self._fusion.learn(self._tree, event.tokens)
         self._router.learn(likelihoods)
-        self._has_home = self._has_home or HOME_AUTHOR in event.authors
+        # A drafter at the head of stages drafts all the time.
+        self._has_home = self._has_home or (self._verifier.has_stages and HOME_AUTHOR in event.authors)
         for by_author, who in zip_longest(likelihoods, event.authors):
             # Beside a drafter of the verifier's own, only what it had not drafted before is new.
             new = by_author if not self._has_home else {who} if who in self._drafters or who == HOME_AUTHOR else ()

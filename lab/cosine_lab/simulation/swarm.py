@@ -201,7 +201,10 @@ class SimulatedSwarm:
             home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve, target=home_target)
         coordinator = None
         if coordination is not None:
-            coordinator = RequestCoordinator(transport, strategy=coordination, offload=call_at_once, clock=clock)
+            stages = 0 if ring is None else len(ring.stages)
+            coordinator = RequestCoordinator(
+                transport, strategy=coordination, stages=stages, offload=call_at_once, clock=clock
+            )
         make: Callable[..., VerifierService] = VerifierService
         if is_stepped:
             make = SteppedVerifier

@@ -216,7 +216,11 @@ class VerifierNode(RunningNode):
             self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, target=home.target)
         coordinator = None
         if options.max_coordinated:
-            coordinator = RequestCoordinator(joined.transport, most_requests=options.max_coordinated)
+            coordinator = RequestCoordinator(
+                joined.transport,
+                most_requests=options.max_coordinated,
+                stages=0 if chain is None else len(chain.stages),
+            )
         self.service = VerifierService(
             config=VerifierConfig(
                 target_digest=served.names.facts.digest(),

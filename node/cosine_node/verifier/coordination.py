@@ -195,12 +195,14 @@ class RequestCoordinator:
         *,
         strategy: StrategyKind = STRATEGIES["cosine"],
         most_requests: int = MAX_COORDINATED,
+        stages: int = 0,
         offload: Offload | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._transport = transport
         self._strategy = strategy
         self._most_requests = most_requests
+        self._stages = {transport.peer_id: stages}
         self._checkers = Threads("signatures", 1)
         self._offload = offload or self._checkers
         self._clock = clock
@@ -287,6 +289,7 @@ class RequestCoordinator:
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
             trials=trials,
             committed=tuple(request.output),
+            stages=self._stages,
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,
             pupil=mandate.drafters.index(mandate.pupil) + 1 if mandate.pupil in mandate.drafters else 0,

@@ -244,6 +244,7 @@ class HomeDrafter:
             self._advance(request)
             if request not in self._texts:
                 self._texts[request] = self._begin(request, AHEAD)
+                request.is_drafted_ahead = True
         return await self._pass(joining)
 
     def _is_worth_a_level(

@@ -439,6 +439,8 @@ class VerifierRequest(ServedRequest):
     account: SpeculationAccount | None = None
     observer: Callable[[Message], Message] | None = None
     has_home_drafts: bool = False
+    is_drafted_ahead: bool = False
+    """True if the verifier's own drafter drafts all the time, beside passes over stages."""
     beside_home: int = 0
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
@@ -593,14 +595,15 @@ class VerifierRequest(ServedRequest):
             author = TARGET_AUTHOR
             if child is not None and name is not None:
                 node = child
-                # Forced and copied tokens are free, so no drafter is credited for them, nor for repeating what the
-                # verifier's own drafter drafted before.
+                # Forced and copied tokens are free, so no drafter is credited for them; the verifier's own drafter
+                # is credited for those that nobody else drafted, over stages for those that nobody drafted before.
                 said = child.draft_probabilities
                 if FORCED_AUTHOR in said:
                     author = FORCED_AUTHOR
                 elif TARGET_AUTHOR not in said:
-                    is_first = next(iter(said)) == HOME_AUTHOR
-                    author = HOME_AUTHOR if is_first else child.most_confident_author(said.keys() - {HOME_AUTHOR})
+                    others = said.keys() - {HOME_AUTHOR}
+                    is_first = self.is_drafted_ahead and next(iter(said)) == HOME_AUTHOR
+                    author = HOME_AUTHOR if is_first or not others else child.most_confident_author(others)
             authors.append(author)
         return Verdict(
             len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish, tuple(told)

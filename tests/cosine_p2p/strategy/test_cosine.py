@@ -146,8 +146,9 @@ def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() 
     assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
 
 
-def test_who_only_repeats_the_verifiers_own_drafter_goes_and_who_adds_to_it_stays() -> None:
+def test_over_stages_who_only_repeats_the_heads_own_drafter_goes_and_who_adds_to_it_stays() -> None:
     strategy, output = opened(1, 2), [0]
+    strategy.on(VerifierOpened(0.06, 0.01, has_stages=True), 0.0)
     strategy.on(committed(output, authors=[HOME_AUTHOR]), 0.0)
     drive(strategy, tokens=SILENT_TOKENS // 2, output=output, drafts={1: 5, 2: 5}, authors=[HOME_AUTHOR])
     drive(strategy, tokens=1, output=output, drafts={1: 5, 2: 5}, authors=[2])

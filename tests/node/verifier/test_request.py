@@ -314,12 +314,16 @@ def test_drafts_are_few_likely_and_what_the_index_says_of_all_that_was_committed
     assert len({tuple(path_of(nodes, number)[0]) for number in range(len(nodes))}) == len(nodes)
 
 
-def test_a_token_that_the_verifiers_own_drafter_had_drafted_before_is_credited_to_nobody_else() -> None:
+@pytest.mark.parametrize(("is_drafted_ahead", "author"), [(True, HOME_AUTHOR), (False, 1)])
+def test_over_stages_nobody_is_credited_for_what_the_heads_own_drafter_drafted_before(
+    author: int, *, is_drafted_ahead: bool
+) -> None:
     state, nodes = state_of(request_of("c")), [Node(BASE, 1, 0.5), Node(0, 2, 0.5)]
+    state.is_drafted_ahead = is_drafted_ahead
     state.tree.attach(state.tree.root.digest, state.tree.position, nodes[:1], [HOME_AUTHOR])
     state.tree.attach(state.tree.root.digest, state.tree.position, [Node(BASE, 1, 0.9), nodes[1]], [1, 1])
     given = verdict(state, nodes, {9: 1, 1: 2, 2: 7}, [HOME_AUTHOR] * 2)
-    assert (given.tokens, tuple(given.authors)) == ((1, 2, 7), (HOME_AUTHOR, 1, TARGET_AUTHOR))
+    assert (given.tokens, tuple(given.authors)) == ((1, 2, 7), (author, 1, TARGET_AUTHOR))
 
 
 def test_of_a_pass_with_home_drafts_a_client_owes_what_its_own_nodes_cost_and_did_not_bring() -> None:
