@@ -1,5 +1,5 @@
-"""Passes of Llama-like models on a CPU whose results have the same bits in every pass.
+"""Passes of models of the Llama and Gemma 3 kinds on a CPU, with the same bits in every pass.
 
-Compiled kernels do everything but the products with weights, which libraries do (`engine.blocks`). Input and output
+Compiled kernels (`engine.kernels`) do everything, with weights held as `engine.blocks` does. Input and output
 are those of the PyTorch engine (`engine.torch`).
 """
