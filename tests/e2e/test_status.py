@@ -24,7 +24,7 @@ def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
     assert {tuple(node["expertise"]) for node in seen["nodes"][1:]} == {(name,) for name in DRAFTERS}
     for node in seen["nodes"]:
         assert (node["reachable"], node["reason"]) == (True, "")
-        assert node["numerics"] == ("none" if node["model"] == "ngram" else "float32")
+        assert node["numerics"] == ("none" if node["model"] == "ngram" else "float32 deterministic")
         assert node["rtt_ms"] > 0 and node["uptime_s"] > 0
     assert (seen["problem"], seen["target"]) == ("", "zoo:target")
 

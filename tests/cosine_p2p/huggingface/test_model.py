@@ -166,5 +166,5 @@ def test_a_prompt_beyond_the_context_or_none_and_another_dtype_are_refused(model
         model.generate([[5] * 5000], max_new_tokens=1)
     with pytest.raises(UsageError, match="no prompt, or an empty one"):
         model.generate()
-    with pytest.raises(GenerationFailed, match=r"\(float32\)"):
+    with pytest.raises(GenerationFailed, match=r"\(float32 deterministic\)"):
         SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded, dtype=torch.bfloat16)
