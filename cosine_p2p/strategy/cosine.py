@@ -17,7 +17,7 @@ in any state.
 """
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import zip_longest
@@ -240,8 +240,7 @@ class Cosine:
 
     def _open(self, event: VerifierOpened) -> list[Action]:
         self._verifier, self._is_open = event, True
-        self._cuts = self._wanted_cuts()
-        self._forwarder.min_path_probability = self._cuts.min_path_probability
+        self._choose_cuts()
         self._forwarder.forget()
         farther = [
             self._assign(author, drafter, "how deep it drafts follows from how long the verifier's news takes")
@@ -285,32 +284,32 @@ class Cosine:
         # A drafter at the head of stages drafts all the time.
         self._has_home = self._has_home or (self._verifier.has_stages and HOME_AUTHOR in event.authors)
         for by_author, who in zip_longest(likelihoods, event.authors):
-            # Beside a drafter of the verifier's own, only what it had not drafted before is new.
-            new = by_author if not self._has_home else {who} if who in self._drafters or who == HOME_AUTHOR else ()
-            for author, drafter in self._drafters.items() if new else ():
-                drafter.note_committed(has_drafted=author in new)
+            drafted: Collection[int] = by_author or ()
+            if self._has_home:
+                # Only what the head's own drafter had not drafted before is new.
+                drafted = {who} if who == HOME_AUTHOR or who in self._drafters else ()
+            for author, drafter in self._drafters.items() if drafted else ():
+                drafter.note_committed(has_drafted=author in drafted)
         self._tree.advance(event.tokens)
         self._forwarder.prune()
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
+        assigns: list[Action] = []
+        if self._choose_cuts():
+            why = f"paths rarer than one in {self._cuts.rarity or 'its usual number'} are not wanted now"
+            assigns = [self._assign(author, self._drafters[author], why) for author in self._active()]
         # Nodes too unlikely to send below the old root may be likely below the new one.
-        return [*advances, *self._cut_again(), *self._reroute(), *self._forward(self._tree.walk())]
+        return [*advances, *assigns, *self._reroute(), *self._forward(self._tree.walk())]
 
-    def _wanted_cuts(self) -> TreeCuts:
+    def _choose_cuts(self) -> bool:
+        """Choose the limits of unlikely paths; return True if they have changed."""
+        before = self._cuts
+        self._cuts = VERIFIER_CUTS if self._verifier.is_here else CLIENT_CUTS
         # Most heads of stages have a drafter.
         if self._verifier.has_stages and (self._has_home or self._seen_tokens < JUDGED_TOKENS):
-            return BESIDE_HOME_CUTS
-        return VERIFIER_CUTS if self._verifier.is_here else CLIENT_CUTS
-
-    def _cut_again(self) -> list[Action]:
-        """Assign drafters anew if other paths are wanted now."""
-        cuts = self._wanted_cuts()
-        if cuts == self._cuts:
-            return []
-        self._cuts = cuts
-        self._forwarder.min_path_probability = cuts.min_path_probability
-        why = f"paths rarer than one in {cuts.rarity or 'its usual number'} are not wanted now"
-        return [self._assign(author, self._drafters[author], why) for author in self._active()]
+            self._cuts = BESIDE_HOME_CUTS
+        self._forwarder.min_path_probability = self._cuts.min_path_probability
+        return self._cuts != before
 
     def _reroute(self) -> list[Action]:
         actions: list[Action] = []

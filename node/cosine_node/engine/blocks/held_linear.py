@@ -20,6 +20,8 @@ HALF: Final = "float16"
 """The name of weights in float16 in `--quantize` and in numerics."""
 FULL: Final = "float32"
 """That of weights in float32, which is no quantisation."""
+FORMS: Final = {HALF: HALF_FORMAT, FULL: FULL_FORMAT}
+"""The formats of these."""
 BITS: Final = {"int4": 4, "int8": 8}
 """The names of weights in groups, in the same places, with their bits."""
 HELD: Final = (HALF, *BITS)
@@ -88,7 +90,7 @@ def _converted(linear: nn.Linear | BlockLinear, kind: str) -> HeldMatrix | None:
             return HeldMatrix.of_groups(groups)
     weight = linear.numbers() if isinstance(linear, BlockLinear) else linear.weight.detach().float()
     if kind not in BITS:
-        return HeldMatrix.of_halves(weight) if kind == HALF else HeldMatrix.of_floats(weight)
+        return HeldMatrix.of_weights(weight, FORMS[kind])
     return None if linear.in_features % GROUP else HeldMatrix.of_groups(Groups.of_weights(weight, BITS[kind]))
 
 
@@ -107,7 +109,7 @@ def hold_like(target: nn.Module, head: nn.Module) -> None:
     """Convert a draft head's weights as those of its target, but to eight bits if those are in groups."""
     matrices = [module.matrix for module in target.modules() if isinstance(module, HeldLinear)]
     if matrices:
-        hold(head, {HALF_FORMAT: HALF, FULL_FORMAT: FULL}.get(matrices[0].form, "int8"))
+        hold(head, next((kind for kind, form in FORMS.items() if form == matrices[0].form), "int8"))
 
 
 def held_bytes(module: nn.Module, dtype: torch.dtype, kind: str) -> int:

@@ -38,20 +38,13 @@ class HeldMatrix:
         self._memory[:] = columns.reshape(-1).view(np.uint8)
 
     @classmethod
-    def of_halves(cls, weights: Tensor) -> "HeldMatrix | None":
-        """Round weights [outputs, inputs] in float32 to float16; None if it has not all of them."""
-        if weights.shape[1] % HALF_FORMAT.group or weights.abs().max() > torch.finfo(torch.float16).max:
+    def of_weights(cls, weights: Tensor, form: Format) -> "HeldMatrix | None":
+        """Hold weights [outputs, inputs] in float32 in a format without scales; None if it has not all of them."""
+        is_half = form == HALF_FORMAT
+        if weights.shape[1] % form.group or (is_half and weights.abs().max() > torch.finfo(torch.float16).max):
             return None
-        columns = _columns(weights.half().numpy()).transpose(0, 2, 1)
-        return cls(HALF_FORMAT, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
-
-    @classmethod
-    def of_floats(cls, weights: Tensor) -> "HeldMatrix | None":
-        """Hold weights [outputs, inputs] in float32 as they are; None for an odd number of inputs."""
-        if weights.shape[1] % FULL_FORMAT.group:
-            return None
-        columns = _columns(weights.numpy()).transpose(0, 2, 1)
-        return cls(FULL_FORMAT, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
+        columns = _columns((weights.half() if is_half else weights).numpy()).transpose(0, 2, 1)
+        return cls(form, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
 
     @classmethod
     def of_groups(cls, groups: Groups) -> "HeldMatrix":

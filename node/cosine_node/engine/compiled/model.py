@@ -1,6 +1,7 @@
 """A transformers model that runs compiled passes: models of the Llama and Gemma kinds with converted weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -57,10 +58,11 @@ class CompiledModel(PassModel):
                 ids = torch.tensor([token for _, row in feeds for token in row.tokens], dtype=torch.int64)
                 embedded = self._embed(ids[None])[0]
 
+            rotated: Callable[..., Sequence[Tensor]] = partial(self._rotary, embedded, positions)
+            usual = None if self._has_kinds else rotated()
+
             def angles_of(window: int | None) -> Sequence[Tensor]:
-                kind = "full_attention" if window is None else "sliding_attention"
-                found: Sequence[Tensor] = self._rotary(embedded, positions, *([kind] * self._has_kinds))
-                return found
+                return usual or rotated("full_attention" if window is None else "sliding_attention")
 
             arrays = self._layers.prepare(tokens, embedded, angles_of, wanted, tuple(seen))
             place = self._layers.run(run_layers, arrays)

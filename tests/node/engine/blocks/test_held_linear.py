@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_node.engine.blocks import held_linear
-from cosine_node.engine.blocks.held_linear import HALF, HeldLinear, hold
+from cosine_node.engine.blocks.held_linear import FORMS, HALF, HeldLinear, hold
 from cosine_node.engine.blocks.held_matrix import HeldMatrix
 from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.torch import loading
@@ -32,7 +32,7 @@ def linear(inputs: int, outputs: int, *, has_bias: bool) -> nn.Linear:
 
 
 def in_half(plain: nn.Linear) -> HeldLinear:
-    matrix = HeldMatrix.of_halves(plain.weight.detach().float())
+    matrix = HeldMatrix.of_weights(plain.weight.detach().float(), FORMS[HALF])
     assert matrix is not None
     return HeldLinear(plain, matrix)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cosine_node.engine.blocks import held_matrix
 from cosine_node.engine.blocks.groups import FOUR_BITS, Groups
-from cosine_node.engine.blocks.held_matrix import HeldMatrix
+from cosine_node.engine.blocks.held_matrix import HALF_FORMAT, HeldMatrix
 from cosine_node.engine.blocks.matrix import SIZES
 from tests.node.engine.blocks.test_matrix import matrix_of
 from tests.thoroughness import quick_first
@@ -79,7 +79,7 @@ def test_products_round_inputs_to_eight_bits_by_groups(bits: int) -> None:
 def test_a_row_has_the_same_bits_among_any_others(bits: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_matrix, "threads_for", lambda weights, most: threads)
     weights = noise(70, 192)
-    held = HeldMatrix.of_halves(weights) if bits == 16 else matrix(70, bits)[0]
+    held = HeldMatrix.of_weights(weights, HALF_FORMAT) if bits == 16 else matrix(70, bits)[0]
     assert held is not None
     rows = noise(80, 192).numpy()
     alone = np.concatenate([held.times(rows[i : i + 1]) for i in range(80)])
