@@ -40,8 +40,11 @@ from cosine_protocol.request import Request
 
 EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
 """The domains of prompts, each of which has an expert."""
-EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {Family.TOY: EXPERTS, Family.SMOL: zoo.SMOL_DOMAINS}
-"""The domains of each family."""
+EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {
+    Family.TOY: EXPERTS,
+    Family.SMOL: ("code", "math", "medical", "dialogue"),
+}
+"""The domains of each family's recorded texts. Those of SMOL are of former drafters, with experts."""
 DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
 """The expertise of the drafters of a cell, including a generalist and one that copies the text."""
 DRAFTER_MODEL: Final = "draft-"

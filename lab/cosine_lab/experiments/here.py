@@ -173,7 +173,7 @@ def questions_of(options: HereOptions) -> Sequence[Asked]:
         is_chat = options.target == f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
         own = [
             Question(domain, tuple(asked) if isinstance(asked := prompt.asked, list) else asked)
-            for domain in (zoo.SMOL_DOMAINS if is_chat else zoo.DOMAINS)
+            for domain in (zoo.DOMAINS)
             for prompt in zoo.prompts(domain)
             if prompt.messages or not is_chat
         ]

@@ -33,8 +33,6 @@ STOP_TIMEOUT_S: Final = 15.0
 MAX_LINE_BYTES: Final = 1 << 20
 SEED: Final = 1
 """With one seed for all lanes their texts are equal at every temperature."""
-SHARING_A_CORE: Final = ("general", "code")
-"""Drafters of a demo without emulation: the general one is the best, and one question is about code."""
 SETTLE_S: Final = 0.2
 """Pause between races: a drafter goes on for a moment after its release."""
 LAYERS: Final = {zoo.Family.TOY: 8, zoo.Family.SMOL: 30}
@@ -219,13 +217,10 @@ class Cast:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """All drafters of the family; without emulation those that one core can run."""
+        """All drafters of the family, unless some are given."""
         if self.own_drafters is not None:
             return self.own_drafters
-        known = zoo.names(self.family)[1:]
-        if not self.has_emulated_verifiers:
-            known = tuple(name for name in known if set(zoo.expertise(name)) & set(SHARING_A_CORE))
-        return tuple(f"zoo:{name}" for name in known)
+        return tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
 
     @property
     def prompts(self) -> tuple[zoo.Prompt, ...]:

@@ -2,7 +2,6 @@
 
 from cosine_node.zoo.family import DOMAINS as DOMAINS
 from cosine_node.zoo.family import SCHEME as SCHEME
-from cosine_node.zoo.family import SMOL_DOMAINS as SMOL_DOMAINS
 from cosine_node.zoo.family import Family as Family
 from cosine_node.zoo.family import acceptance as acceptance
 from cosine_node.zoo.family import default_drafter as default_drafter

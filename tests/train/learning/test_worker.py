@@ -147,11 +147,11 @@ def test_weights_in_a_folder_or_a_file_that_can_be_written_anew_can_learn(
     assert check_can_learn("zoo:draft-code", folder, engine) == folder
     with pytest.raises(UsageError, match="ngram has no weights"):
         check_can_learn("ngram", None, engine)
-    file = unfold(zoo.location("smol-code"), cache_folder=tmp_path)
-    assert check_can_learn("zoo:smol-code", file, engine) == file
+    file = unfold(zoo.location("smol-general"), cache_folder=tmp_path)
+    assert check_can_learn("zoo:smol-general", file, engine) == file
     monkeypatch.setattr(served_weights, "FILE_TYPES", {"F16": 1})
     with pytest.raises(UsageError, match="GGUF file of llama in Q5_1"):
-        check_can_learn("zoo:smol-code", file, engine)
+        check_can_learn("zoo:smol-general", file, engine)
 
 
 @pytest.mark.parametrize(
