@@ -174,7 +174,7 @@ class FedRow:
 class FeedPass:
     """A pass over rows. `activation_bytes` follow in consecutive `Activations`.
 
-    The first stage gets none. For others 0 means that the previous stage has not computed the pass.
+    The first stage gets none.
     """
 
     number: Number
@@ -209,11 +209,10 @@ class ReleaseSequence:
 
 
 class RowFault(IntEnum):
-    """The reason why a row has no choices: infinite logits, dropped nodes, or an inapplicable constraint."""
+    """The reason why a row has no choices: infinite logits, or an inapplicable constraint."""
 
     NONE = 0
     BAD_LOGITS = 1
-    NOT_COMPUTED = 2
     BAD_CONSTRAINT = 3
 
 
@@ -293,7 +292,7 @@ class Probed:
 class Passed:
     """A stage has forwarded or answered a feed after `held_us`.
 
-    is_left_out: No activations were forwarded, or nothing was chosen.
+    is_left_out: Reserved; false.
     came_us: Transfer time of the activations. None without any, or if the stage was not ready.
     """
 

@@ -51,8 +51,8 @@ class Conduct:
     """The faults of a stage, which may change while it serves.
 
     It delays each pass by `late_s`, `hides` the delay, announces `pass_s`, `refuses` each feed with an error,
-    `gives_back` each row without tokens, `leaves_out` requested results, or `lies` with wrong values. It has room
-    for `most_chains`, and counts feeds in `fed`.
+    `gives_back` each row without tokens, `leaves_out` activations (the last stage claims that it got none), or `lies`
+    with wrong values. It has room for `most_chains`, and counts feeds in `fed`.
     """
 
     late_s: float = 0.0
@@ -82,7 +82,7 @@ class _ConductedService(StageService):
                 await chain.next.send(message)
             return
         if self.conduct.leaves_out:
-            feed.activations = None
+            raise PeerError(ErrorCode.BAD_ACTIVATIONS, "no activations came")
         await super()._feed(chain, feed)
 
 

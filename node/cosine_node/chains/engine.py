@@ -7,7 +7,7 @@ from cosine_node.chains.witness import Witness
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.stages.operations import Chain, ChainLost, FeedRows, NotComputed, check_bounds
+from cosine_node.stages.operations import Chain, ChainLost, FeedRows, check_bounds
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     KeepPath,
@@ -99,16 +99,13 @@ class ChainEngine(PagedEngine):
         self._chain.submit(FeedRows(tuple(rows)))
 
     def end(self, rows: Sequence[Row], results: Sequence[RowResult]) -> list[RowResult]:
-        """End the oldest pass; prune rows with an error. Raises `ChainLost` if a wanted pass was left out."""
+        """End the oldest pass; prune rows with an error."""
         if self.witness is not None:
             self.witness.note_answered(rows, results)
         for row, result in zip(rows, results, strict=True):
             tree = self._trees.get(row.sequence)
-            if result.error is None or tree is None or tree.nodes.keys().isdisjoint(row.nodes):
-                continue
-            if isinstance(result.error, NotComputed):
-                raise ChainLost("A stage left out a pass that is wanted.")
-            self.prune(row.sequence, row.nodes)
+            if result.error is not None and tree is not None and not tree.nodes.keys().isdisjoint(row.nodes):
+                self.prune(row.sequence, row.nodes)
         return list(results)
 
     def replace_chain(

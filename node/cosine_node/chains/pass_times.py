@@ -51,7 +51,6 @@ class _Pass:
     sent_s: float
     passed_s: list[float | None]
     held_s: list[float]
-    left_out: list[bool]
     answered_s: float | None = None
 
 
@@ -65,20 +64,18 @@ class PassTimes:
         self._passes: deque[_Pass] = deque()
         self._ended: deque[EndedPass] = deque(maxlen=REMEMBERED_PASSES)
         self._free_s = [-math.inf] * len(self._reports)
-        self._latest: _Pass | None = None
 
     def note_sent(self, number: int, *, tokens: int, now_s: float) -> None:
         """Record that a pass was sent, after all before it."""
         count = len(self._reports)
-        self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count, [False] * count))
+        self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count))
 
-    def note_passed(self, stage: int, number: int, *, held_s: float, is_left_out: bool, passed_s: float) -> None:
+    def note_passed(self, stage: int, number: int, *, held_s: float, passed_s: float) -> None:
         """Record a stage's first report on a pass under way."""
         known = next((one for one in self._passes if one.number == number), None)
         if known is not None and known.passed_s[stage] is None:
             known.passed_s[stage] = passed_s
             known.held_s[stage] = held_s
-            known.left_out[stage] = is_left_out
             self._end_known()
 
     def tokens(self, number: int) -> int:
@@ -90,7 +87,6 @@ class PassTimes:
         known = next((one for one in self._passes if one.number == number), None)
         if known is not None:
             known.answered_s = answered_s
-            self._latest = known
             self._end_known()
 
     def take_ended(self) -> list[EndedPass]:
@@ -146,12 +142,3 @@ class PassTimes:
             before = self._passes[position - 1]
             since_s = max(since_s, before.answered_s or -math.inf)
         return StuckPass(one.tokens, since_s, tuple(range(max(0, last), until + 1)))
-
-    def left_out_by(self) -> tuple[int, ...]:
-        """The stages that may have left out the last answered pass: the first that says so and the one before.
-
-        Without any such report, all stages.
-        """
-        told = self._latest.left_out if self._latest is not None else ()
-        first = next((stage for stage, is_left_out in enumerate(told) if is_left_out), None)
-        return tuple(range(len(self._reports))) if first is None else tuple(range(max(0, first - 1), first + 1))

@@ -111,7 +111,8 @@ class RemoteChain:
     """Implements `cosine_node.stages.operations.Chain` over streams.
 
     `submit` may be called in any thread, `results` in any but the event loop's, one of them at a time; use `answer`
-    on the loop. `lost` is set on the event loop; `failed_peer` is the stage at fault.
+    on the loop. `lost` is set on the event loop; `failed_peer` is the stage at fault, or one of
+    `suspects` is.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class RemoteChain:
         self._reason: str | None = None
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
+        self.suspects: tuple[str, ...] = ()
         reports = [TIMES in channels[number].features for number in range(len(plan.places))]
         self.note_came: Callable[[int, int, float], object] = lambda stage, feed, seconds: None
         """Called with a stage, a feed and the seconds that its activations took to arrive."""
@@ -257,12 +259,15 @@ class RemoteChain:
                 self.times.note_sent(message.number, tokens=tokens, now_s=self._loop.time())
                 self._sent_at_s = self._loop.time()
 
-    def leave(self, reason: str, *, peer_id: str | None = None) -> None:
-        """Lose the chain, if it is not lost already; on the event loop. `peer_id` is the stage at fault."""
+    def leave(self, reason: str, *, peer_id: str | None = None, suspects: tuple[str, ...] = ()) -> None:
+        """Lose the chain, if it is not lost already; on the event loop.
+
+        `peer_id` is the stage at fault; if it is not known, it is one of `suspects`.
+        """
         if self._reason is not None:
             return
         self._reason = reason
-        self.failed_peer = peer_id
+        self.failed_peer, self.suspects = peer_id, suspects
         for feed in self._unanswered:
             if not feed.answer.done():
                 feed.answer.set_result(None)
@@ -292,9 +297,14 @@ class RemoteChain:
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The error of the failed stage itself names the layers.
                             await asyncio.sleep(CAUSE_S)
+                        reason = f"{place}: {message.rstrip('.')}."
+                        if code == ErrorCode.BAD_ACTIVATIONS and number:
+                            # Either the stage before sent them, or this one lies.
+                            self.leave(reason, suspects=self.stages[number - 1 : number + 1])
+                            return
                         # A stage may take the room of an idle chain for another head.
                         is_due = code == ErrorCode.OVERLOADED and self._is_idle
-                        self.leave(f"{place}: {message.rstrip('.')}.", peer_id=None if is_due else place.peer_id)
+                        self.leave(reason, peer_id=None if is_due else place.peer_id)
                         return
                     case said:
                         self._take(number, said, self._sent_s(channel))
@@ -311,10 +321,8 @@ class RemoteChain:
                 self.times.note_answered(feed.number, answered_s=sent_s)
                 if not feed.answer.done():
                     feed.answer.set_result(said)
-            case Passed(passed, held_us, is_left_out, came_us):
-                self.times.note_passed(
-                    number, passed, held_s=held_us / 1e6, is_left_out=is_left_out, passed_s=sent_s
-                )
+            case Passed(number=passed, held_us=held_us, came_us=came_us):
+                self.times.note_passed(number, passed, held_s=held_us / 1e6, passed_s=sent_s)
                 if number and came_us:
                     self.note_came(number, passed, came_us / 1e6)
             case Probed(parts) if self._probes[number] and self._probes[number][0].parts == len(parts):

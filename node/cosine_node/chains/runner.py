@@ -13,7 +13,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass, count_tokens
-from cosine_node.stages.operations import Chain, NotComputed
+from cosine_node.stages.operations import Chain
 from cosine_protocol.errors import CosineError
 
 
@@ -105,8 +105,7 @@ class ChainRunner:
         finally:
             self.tokens_under_way -= count_tokens(rows)
         elapsed_s = asyncio.get_running_loop().time() - began_s
-        if not any(isinstance(result.error, NotComputed) for result in results):
-            self.note_pass(count_tokens(rows), elapsed_s)
+        self.note_pass(count_tokens(rows), elapsed_s)
         return Pass(results, elapsed_s)
 
     async def find(self) -> None:

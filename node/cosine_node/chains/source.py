@@ -8,7 +8,8 @@ chain is in use `_watch` monitors its passes at each stage (`pass_times`):
 - If a pass is *stuck* at a stage, the chain is left; that stage and the one before are avoided for a while.
 - If delays add up (`stage_speeds`), the chain is left for one that takes less than half as long.
 - If the last stage returns rows without tokens, another one is tried (`doubt`).
-- A stage that leaves out a wanted pass, breaks the protocol or is gone is avoided.
+- If a stage says that it got bad activations, it and the one before are avoided for a while.
+- A stage that breaks the protocol or is gone is avoided.
 
 A chain is left only if another one exists, and with growing patience, so that a head with a slow line does not
 switch chains for ever.
@@ -159,9 +160,8 @@ class ChainSource:
         chain = self._chain
         if chain is not None and chain.failed_peer is not None:
             self._note_failed(chain.failed_peer)
-        elif chain is not None and not chain.lost.is_set() and self.found is not None:
-            # A wanted pass was left out, or the head is about to leave.
-            self._avoid([self.found.peer_ids[stage] for stage in chain.times.left_out_by()])
+        elif chain is not None and chain.suspects:
+            self._avoid(chain.suspects)
         self._measure()
         self._chain = None
         opened, self._opened = self._opened, AsyncExitStack()

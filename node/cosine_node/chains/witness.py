@@ -15,7 +15,6 @@ from cosine_node.chains.comparison import ChainTrace, StageTrace
 from cosine_node.chains.search import StagePlace
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.stages.operations import NotComputed
 from cosine_node.stages.projections import Projections, read_projections
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import PartTrace
@@ -93,8 +92,7 @@ class Witness:
             fed.choices += [None] * (len(row.tokens) - len(result.choices))
             fed.choices += result.choices
         fed.rows = ()
-        if not all(isinstance(result.error, NotComputed) for result in results):
-            self._on_answer(fed)
+        self._on_answer(fed)
 
     def note_ended(self, tree: SequenceTree) -> None:
         """Report a sequence that is about to be released."""

@@ -3,11 +3,10 @@
 import math
 import struct
 from collections.abc import Sequence
-from typing import Final
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
 from cosine_node.engine.constraints.grammars import GrammarTooComplex
-from cosine_node.stages.operations import NotComputed, check_bounds
+from cosine_node.stages.operations import check_bounds
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.limits import MARGIN_BYTES, MAX_PART_BYTES
 from cosine_protocol.stage_messages import (
@@ -55,17 +54,11 @@ def rows_of(feed: FeedPass) -> tuple[Row, ...]:
     return rows
 
 
-FAULTS: Final = {NotComputed: RowFault.NOT_COMPUTED, GrammarTooComplex: RowFault.BAD_CONSTRAINT}
-"""The fault that is sent for a row's error; any other is `RowFault.BAD_LOGITS`."""
-
-
 def answer_of(result: RowResult) -> RowAnswer:
     """The message of one row's result."""
     if result.error is not None:
-        fault = next(
-            (fault for kind, fault in FAULTS.items() if isinstance(result.error, kind)), RowFault.BAD_LOGITS
-        )
-        return RowAnswer(fault, (), b"", (), None)
+        is_constraint = isinstance(result.error, GrammarTooComplex)
+        return RowAnswer(RowFault.BAD_CONSTRAINT if is_constraint else RowFault.BAD_LOGITS, (), b"", (), None)
     margins = [choice.margin for choice in result.choices]
     candidates = [
         # A sum of rounded probabilities may exceed 1 by its last bit.
@@ -94,7 +87,7 @@ def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
     if answer.fault == RowFault.BAD_CONSTRAINT:
         return RowResult((), error=GrammarTooComplex("The constraint is too complex for the last stage."))
     if answer.fault:
-        return RowResult((), error=NotComputed(f"A pass of sequence {row.sequence} was left out."))
+        raise MalformedMessage(f"an unknown fault, {answer.fault}")
     scored = len(row.tokens) - row.scored_from
     candidates = answer.candidates or ((),) * scored
     if not len(answer.tokens) == len(answer.margins) // MARGIN_BYTES == len(candidates) == scored:

@@ -61,7 +61,7 @@ class BusyShare:
 
 @dataclass(slots=True)
 class QueuedFeed:
-    """A feed, and its activations so far; None if the stage before has not computed it.
+    """A feed, and its activations so far; None at the first stage.
 
     They began to arrive at `began_s` and took `came_s`; None if the stage was not ready to read them.
     """
@@ -118,7 +118,7 @@ class StageInbox:
             return
         rows, size = rows_of(message), message.activation_bytes
         expected = self._token_bytes * count_tokens(rows)
-        if size not in (0, expected):
+        if size != expected:
             raise BadActivations(f"A feed came with {size} bytes of activations, not {expected}.")
         feed = QueuedFeed(message.number, rows, bytearray() if size else None, size)
         self.bytes += _size(feed)

@@ -36,10 +36,6 @@ class BadActivations(CosineError):
     """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
 
 
-class NotComputed(CosineError):
-    """A stage left out a feed because all of its nodes were dropped before."""
-
-
 @dataclass(frozen=True, slots=True)
 class FeedRows:
     """A pass over rows, the only operation with an answer."""

@@ -28,7 +28,7 @@ from cosine_node.stages.inbox import (
     Turn,
     steps_of,
 )
-from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_books
+from cosine_node.stages.operations import BadActivations, apply_to_books
 from cosine_node.stages.projections import VALUE_BYTES, project
 from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.base import Stream, Transport
@@ -484,23 +484,15 @@ class StageService:
             raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S) from None
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
-        """Run one pass, unless the stage before has left it out."""
-        found: bytes | list[RowResult]
+        """Run one pass, and send what it found to the next stage or the head."""
         taken_s = self._clock()
         for row in feed.rows:
             live = len(chain.hosted.books.tree(row.sequence).nodes) + len(row.nodes)
             if live > MAX_NAMED_NODES:
                 raise LocalProtocolError(f"Sequence {row.sequence} would have {live} nodes beside its prefix.")
-        is_left_out = feed.activations is None and not self._host.layers.is_first
-        if is_left_out:
-            chain.hosted.books.feed(feed.rows)
-            left_out = RowResult((), error=NotComputed("Its nodes were dropped."))
-            found = b"" if chain.next is not None else [left_out] * len(feed.rows)
-        else:
-            found = await self._compute(chain, feed)
-            tokens = count_tokens(feed.rows)
-            left = found if isinstance(found, bytes) else None
-            chain.computed.add(feed.number, ComputedFeed(tokens, feed.activations, left))
+        found = await self._compute(chain, feed)
+        left = found if isinstance(found, bytes) else None
+        chain.computed.add(feed.number, ComputedFeed(count_tokens(feed.rows), feed.activations, left))
         if TIMES in chain.head.features:
             # Time spent waiting for this chain's previous passes, or for the next link, is not this stage's.
             held_s, came_s = self._clock() - taken_s, feed.came_s
@@ -508,7 +500,7 @@ class StageService:
                 Passed(
                     feed.number,
                     round(1e6 * min(MAX_HELD_S, held_s)),
-                    is_left_out=is_left_out,
+                    is_left_out=False,
                     came_us=None if came_s is None else round(1e6 * min(MAX_HELD_S, came_s)),
                 )
             )

@@ -46,7 +46,7 @@ from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
-from cosine_node.stages.operations import ChainLost, NotComputed
+from cosine_node.stages.operations import ChainLost
 from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
@@ -282,20 +282,18 @@ class StepLoop:
         """Apply the results of a pass to its requests; True if its chain is doubted and must be left."""
         rows = under_way.rows
         is_doubted = False
-        if all(isinstance(result.error, NotComputed) for result in done.results):
-            return False
         self._pace.note_ended(_now_s(), begun_s=under_way.begun_s, tokens=under_way.tokens)
         self.progress.steps += 1
         self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
         for (request, row), nodes, result in zip(rows, under_way.nodes, done.results, strict=True):
             if request not in self._requests or row.sequence != request.kv.sequence:
                 continue
-            if result.error is not None and not isinstance(result.error, NotComputed):
+            if result.error is not None:
                 # Another last stage may give tokens for it.
                 is_doubted = is_doubted or (self._chain is not None and self._chain.doubt())
                 if not is_doubted:
                     self.fail(request, result.error)
-            elif result.error is None and not request.is_cancelled:
+            elif not request.is_cancelled:
                 try:
                     self._take(request, row, result, done, nodes=nodes, load=len(rows))
                 except CosineError as error:  # one request's failure must not end the loop for the others

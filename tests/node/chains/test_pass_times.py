@@ -36,7 +36,7 @@ def run(stages: list[Stage], *, sent_s: list[float]) -> list[EndedPass]:
                 heard.append((at_s - stage.early_s, number, index, 0.0 if stage.hides else stage.pass_s))
         answers.append((at_s, number))
     for passed_s, number, index, held_s in sorted(heard):
-        times.note_passed(index, number, held_s=held_s, is_left_out=False, passed_s=passed_s)
+        times.note_passed(index, number, held_s=held_s, passed_s=passed_s)
     for answered_s, number in answers:
         times.note_answered(number, answered_s=answered_s)
     return times.take_ended()
@@ -79,8 +79,8 @@ def times_of(*, stages: int = 3) -> PassTimes:
     return PassTimes(reports=[True] * stages, ways_s=[WAY_S] * stages)
 
 
-def passed(times: PassTimes, stage: int, number: int, passed_s: float, *, is_left_out: bool = False) -> None:
-    times.note_passed(stage, number, held_s=0.01, is_left_out=is_left_out, passed_s=passed_s)
+def passed(times: PassTimes, stage: int, number: int, passed_s: float) -> None:
+    times.note_passed(stage, number, held_s=0.01, passed_s=passed_s)
 
 
 def test_a_stuck_pass_is_at_the_stage_that_has_not_told_of_it_or_at_the_one_before() -> None:
@@ -113,17 +113,3 @@ def test_a_report_is_waited_for_while_few_passes_have_overtaken_it() -> None:
         passed(times, 0, number, 77.0)
     [ended] = times.take_ended()
     assert ended.at_stage_s == pytest.approx([0.5 - WAY_S])
-
-
-@pytest.mark.parametrize(
-    ("left_out", "by"), [([], (0, 1, 2)), ([2], (1, 2)), ([1, 2], (0, 1)), ([0, 1, 2], (0,))], ids=str
-)
-def test_a_pass_was_left_out_by_the_first_that_says_so_or_the_one_before(
-    left_out: list[int], by: tuple[int, ...]
-) -> None:
-    times = times_of()
-    times.note_sent(0, tokens=1, now_s=0.0)
-    for stage in range(3):
-        passed(times, stage, 0, 1.0 + stage, is_left_out=stage in left_out)
-    times.note_answered(0, answered_s=5.0)
-    assert times.left_out_by() == by

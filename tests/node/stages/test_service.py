@@ -301,17 +301,12 @@ async def test_a_sequence_has_a_bounded_number_of_nodes(
 
 
 @in_chain
-async def test_a_feed_that_the_stage_before_has_left_out_is_not_computed(
+async def test_a_feed_without_activations_ends_the_chain(
     stages: ServedStages, head: Channel, before: Channel
 ) -> None:
-    for message in (OPEN, *fed(Row.chain(0, (3, 4))), *feed_messages(1, [Row(0, (5,), (9,), (1,))])):
+    for message in (OPEN, *feed_messages(0, [Row.chain(0, (3, 4))])):
         before.post(message)
-    faults = []
-    for _ in range(2):
-        answer = await heard(head)
-        assert isinstance(answer, Results)
-        faults.append(answer.rows[0].fault)
-    assert faults == [RowFault.NONE, RowFault.NOT_COMPUTED]
+    assert (await error_from(head)).code == ErrorCode.BAD_ACTIVATIONS
 
 
 @in_real_time
