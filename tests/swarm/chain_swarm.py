@@ -51,7 +51,7 @@ class Conduct:
     """The faults of a stage, which may change while it serves.
 
     It delays each pass by `late_s`, `hides` the delay, announces `pass_s`, `refuses` each feed with an error,
-    `gives_back` each row without tokens, `leaves_out` activations (the last stage claims that it got none), or `lies`
+    `gives_back` each row without tokens, `leaves_out` activations (a last stage claims that none came), or `lies`
     with wrong values. It has room for `most_chains`, and counts feeds in `fed`.
     """
 
