@@ -19,6 +19,7 @@ from cosine_p2p.client_memory import ClientMemory, SwarmMemory
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, order_peers
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener
+from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
@@ -229,8 +230,9 @@ def joining(
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light client first dials the nodes of `target` in `memory`.
 
-    With `listens` a full client reaches nodes behind routers directly. While no peer answers it retries for
-    `patience_s` (default: `join_patience_s`) and reports that to `note`. Raises `UsageError`.
+    `initial_peers` are addresses or invitations. With `listens` a full client reaches nodes behind routers
+    directly. While no peer answers it retries for `patience_s` (default: `join_patience_s`) and reports that to
+    `note`. Raises `UsageError`.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
     if not peers:
@@ -238,6 +240,7 @@ def joining(
             "No initial peers: give the address of at least one node of the network, as initial_peers or with "
             "--initial-peers (nodes print theirs when they are ready)."
         )
+    peers, access = follow_invitations(peers, access)
     kind = choose_transport(transport)
     if kind is TransportKind.FULL:
         check_peer_addresses(peers)

@@ -22,6 +22,7 @@ from cosine_node.cli.configuration import (
 )
 from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
+from cosine_node.cli.invite import invite
 from cosine_node.cli.join import doctor, join
 from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
@@ -52,6 +53,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
     "Give a machine to a swarm": {
         join: "join --role drafter --model zoo:draft-code --initial-peers ADDRESS",
         bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
+        invite: "invite --initial-peers ADDRESS",
         plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
         doctor: "doctor --role drafter --initial-peers ADDRESS",
         service: "service --role drafter --initial-peers ADDRESS",

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cosine_p2p.access import Access
+from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.addresses import parse_address
 from cosine_p2p.trust.evidence import EvidenceFile
@@ -63,6 +64,7 @@ def joining_once(
             # Both transports report what is wrong.
             return True
 
+    initial_peers, access = follow_invitations(initial_peers, access)
     has_light = find_spec("libp2p") is not None and all(map(may_be_light, initial_peers))
     return joining(
         initial_peers,

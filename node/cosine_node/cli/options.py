@@ -18,6 +18,7 @@ from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.models.engine_kind import EngineChoice, parse_engine
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_p2p.access import Access
+from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import OPTIONS, ClientOptions
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -136,7 +137,9 @@ def read_client_options(**given: Any) -> ClientOptions:
 InitialPeers = Annotated[
     list[str] | None,
     network_option(
-        "initial-peers", "ADDRESS", "Address of a node of the network, as nodes print it; may be repeated."
+        "initial-peers",
+        "ADDRESS",
+        "Address of a node of the network, as nodes print it, or an invitation; may be repeated.",
     ),
 ]
 Network = Annotated[str, client_option("network")]
@@ -175,10 +178,11 @@ class Place:
 
     def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
         """The network options of the process. Raises `UsageError`."""
+        peers, access = follow_invitations(several(self.initial_peers), access_of(self.network, self.swarm, deny))
         return NetworkOptions(
-            access=access_of(self.network, self.swarm, deny),
+            access=access,
             identity_file=self.identity,
-            initial_peers=several(self.initial_peers),
+            initial_peers=peers,
             host_maddrs=several(self.host_maddr) or DEFAULT_HOST_MADDRS,
             announce_maddrs=several(self.announce_maddr),
             **more,

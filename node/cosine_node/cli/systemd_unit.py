@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +14,8 @@ import typer
 from cosine_node.cli.configuration import JOIN, commands_of
 from cosine_node.cli.options import AsJson, parse_role
 from cosine_node.terminal.printing import USAGE_EXIT
+from cosine_p2p.access import Access
+from cosine_p2p.invitation import SCHEME, follow_invitations
 from cosine_protocol.errors import UsageError
 
 NAME: Final = "cosine-node"
@@ -91,7 +94,23 @@ def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
             arguments.append(f"{name}{equals}{absolute[text]}")
         else:
             arguments.append(absolute.get(argument, argument))
-    return arguments
+    return _without_invitations(arguments)
+
+
+def _without_invitations(arguments: Sequence[str]) -> list[str]:
+    """Replace invitations by what they say, since a unit outlives them."""
+    found: list[str] = []
+    for argument in arguments:
+        name, _, link = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        if not link.startswith(SCHEME):
+            found.append(argument)
+            continue
+        if not name:
+            found.pop()
+        peers, access = follow_invitations([link], Access())
+        found += chain.from_iterable(("--initial-peers", peer) for peer in peers)
+        found += access.entrance
+    return found
 
 
 def unit_of(program: Sequence[str], *, environment: Mapping[str, str], description: str, user: str | None) -> str:

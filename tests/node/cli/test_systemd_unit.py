@@ -19,6 +19,7 @@ from cosine_p2p.transport.full.daemon import END_TIMEOUT_S
 from tests.node.cli.conftest import Run
 
 PEER = "/ip4/192.0.2.1/tcp/4001"
+ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 JOIN = ("--role", "drafter", "--model", "zoo:draft-code")
 
 
@@ -56,6 +57,9 @@ def test_the_unit_runs_join_with_the_options_given(run: Run, tmp_path: Path) -> 
     assert code == 0
     options = [*JOIN, "--initial-peers", PEER, "--max_requests", "4"]
     assert command_of(unit) == [sys.executable, "-m", "cosine_node", "join", *options]
+    invited = (f"--initial-peers=cosine:network=home,{PEER}/p2p/{ID}", "--initial-peers", f"cosine:{PEER}/p2p/{ID}")
+    says = ["--initial-peers", f"{PEER}/p2p/{ID}"]
+    assert command_of(run("service", *JOIN, *invited).out)[-6:] == [*says, "--network", "home", *says]
     assert "WantedBy=default.target" in unit and "User=" not in unit
     assert "systemctl --user enable --now cosine-node" in err
     verified(unit, tmp_path, is_user=True)
