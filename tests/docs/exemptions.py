@@ -38,8 +38,8 @@ class Substitution:
 EXEMPTIONS: Final = (
     Exemption(r"make .*", Check.TARGET, "installs into .venv, or runs all tests, this one among them"),
     Exemption(r"sudo (ufw|firewall-cmd) .*", Check.NOTHING, "changes the firewall of this machine"),
-    Exemption(r"cosine-node join .*/PUBLIC/.*", Check.OPTIONS, "stands for the reader's own address"),
-    Exemption(r"cosine-node join .*#MODEL .*", Check.OPTIONS, "stands for the reader's own server"),
+    Exemption(r"cosine-node draft .*/PUBLIC/.*", Check.OPTIONS, "stands for the reader's own address"),
+    Exemption(r"cosine-node draft .*#MODEL .*", Check.OPTIONS, "stands for the reader's own server"),
     Exemption(r"pip install .*", Check.EXTRAS, "tests/packaging installs the wheel"),
     Exemption(r"\. \.venv/bin/activate", Check.NOTHING, "there is one only after make install"),
     Exemption(

@@ -10,7 +10,7 @@ from typing import Any, Final
 RUN_TIMEOUT_S: Final = 100.0
 STOP_TIMEOUT_S: Final = 30.0
 SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
-SERVERS: Final = ("cosine-node join", "cosine-node bootstrap", "cosine-node serve")
+SERVERS: Final = tuple(f"cosine-node {verb}" for verb in ("draft", "verify", "stage", "head", "bootstrap", "serve"))
 MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
 
 

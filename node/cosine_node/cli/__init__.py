@@ -12,7 +12,7 @@ from typing import Final
 from cosine_node.terminal.interrupts import end_with_readers, leave_on_interrupt, show_cursor_on_signals
 from cosine_node.terminal.waiting import WaitingLine
 
-__all__ = ["main"]
+__all__ = ["ask", "main"]
 
 ASKING: Final = frozenset({"generate", "status"})
 """Interactive commands that query the network."""
@@ -29,7 +29,12 @@ HEAPS: Final = 2
 M_ARENA_MAX: Final = -8
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def ask() -> None:
+    """Run the program `cosine`, whose help shows the commands that use a swarm alone."""
+    main(program="cosine")
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "cosine-node") -> None:
     """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -38,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     if arguments is None and isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stderr, TextIOWrapper):
         sys.stdout, sys.stderr = map(end_with_readers, (sys.stdout, sys.stderr))
-    if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:
+    if arguments is None and f"_{program.upper().replace('-', '_')}_COMPLETE" not in os.environ:
         # The imports below take long enough to be interrupted.
         leave_on_interrupt()
         show_cursor_on_signals()
@@ -51,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from cosine_node.cli.app import run
 
     try:
-        run(given)
+        run(given, name=program)
     finally:
         if arguments is None:
             # Skip Python's final garbage collection, which takes seconds.

@@ -26,6 +26,7 @@ from cosine_node.cli.invite import invite
 from cosine_node.cli.join import doctor, join
 from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
+from cosine_node.cli.roles import draft, head, stage, verify
 from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
 from cosine_node.cli.swarm import ban, swarm
@@ -43,14 +44,21 @@ HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
 """Commands that Ctrl-C ends immediately (`interrupts`); the others first stop what they have started."""
 
+NODE_PROGRAM: Final = "cosine-node"
+USE: Final = "Use a swarm"
+
 COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
-    "Use a swarm": {
+    USE: {
         generate: 'generate "Once upon a time" --initial-peers ADDRESS',
         status: "status --initial-peers ADDRESS --watch",
         audit: "audit generation.json --initial-peers ADDRESS",
         serve: "serve --initial-peers ADDRESS --port 8000",
     },
     "Give a machine to a swarm": {
+        draft: "draft LINK --model zoo:draft-code",
+        verify: "verify LINK --model zoo:target",
+        stage: "stage LINK --model someone/model --layers auto",
+        head: "head LINK --model someone/model",
         join: "join --role drafter --model zoo:draft-code --initial-peers ADDRESS",
         bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
         invite: "invite --initial-peers ADDRESS",
@@ -77,10 +85,11 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         ): "bench rtt --quick --out /tmp/bench",
     },
 }
-"""The commands by help heading, each with an example. ADDRESS is an address that a node prints."""
+"""The commands by help heading, each with an example. ADDRESS is an address that a node prints, LINK one
+or an invitation."""
 
 app = typer.Typer(
-    name="cosine-node",
+    name=NODE_PROGRAM,
     help="Volunteers' GPUs generate text together: drafters guess, verifiers check, the text is the target's.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -92,7 +101,7 @@ app = typer.Typer(
 
 def show_version(is_wanted: bool) -> None:
     if is_wanted:
-        sys.stdout.write(f"cosine-node {__version__}\n")
+        sys.stdout.write(f"{NODE_PROGRAM} {__version__}\n")
         raise typer.Exit
 
 
@@ -131,7 +140,7 @@ for heading, commands in COMMANDS.items():
         # The arguments belong to the command in the unit, or to a command that is not installed.
         takes_anything = command in (service, zoo) or is_absent(command)
         passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_anything else None
-        epilog = f"Example: cosine-node {example}"
+        epilog = f"Example: {NODE_PROGRAM} {example}"
         app.command(rich_help_panel=heading, epilog=epilog, context_settings=passes_on)(command)
 
 
@@ -165,14 +174,20 @@ def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "n
     return f"This command needs {package}: `pip install '.[{named}]'` in the clone of the repository."
 
 
-def run(given: Sequence[str]) -> None:
-    """Run a command. On an error print its sentence and exit with its code."""
+def run(given: Sequence[str], *, name: str = NODE_PROGRAM) -> None:
+    """Run a command. On an error print its sentence and exit with its code.
+
+    The help of a program with another `name` shows the commands that use a swarm alone.
+    """
     try:
         program: Any = typer.main.get_command(app)
+        for command in program.commands.values() if name != NODE_PROGRAM else ():
+            command.hidden = command.rich_help_panel != USE
+            command.epilog = command.epilog.replace(NODE_PROGRAM, name)
         if given and "--help" not in given:
             # Usage errors are plain sentences, without the frames of the help.
             program.rich_markup_mode = None
-        program(args=spread_peers(given), prog_name="cosine-node")
+        program(args=spread_peers(given), prog_name=name)
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except (ModuleNotFoundError, RuntimeError) as missing:

@@ -20,7 +20,7 @@ from cosine_protocol.errors import UsageError
 
 NAME: Final = "cosine-node"
 
-COMMANDS: Final = (JOIN, "bootstrap", "serve")
+COMMANDS: Final = (JOIN, "draft", "verify", "stage", "head", "bootstrap", "serve")
 
 STOP_S: Final = 45
 """Longer than a node takes to drain and to stop its daemon."""
@@ -36,7 +36,8 @@ def service(
         bool, typer.Option("--system", metavar="", help="Write a system unit instead of a user unit.")
     ] = False,
     command: Annotated[
-        str, typer.Option("--for", metavar="COMMAND", help="Command of the unit: join, bootstrap or serve.")
+        str,
+        typer.Option("--for", metavar="COMMAND", help="Command of the unit, such as draft, bootstrap or serve."),
     ] = JOIN,
     user: Annotated[
         str | None, typer.Option(metavar="NAME", help="Account that a system unit runs as. Default: yours.")
@@ -105,7 +106,7 @@ def _without_invitations(arguments: Sequence[str]) -> list[str]:
         if not link.startswith(SCHEME):
             found.append(argument)
             continue
-        if not name:
+        if found and not name and found[-1].replace("_", "-") == "--initial-peers":
             found.pop()
         peers, access = follow_invitations([link], Access())
         found += chain.from_iterable(("--initial-peers", peer) for peer in peers)

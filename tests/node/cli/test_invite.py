@@ -2,11 +2,11 @@
 
 import io
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cosine_node.cli import invite as command
 from cosine_p2p.invitation import Invitation
 from tests.node.cli.conftest import Run
 
@@ -37,7 +37,7 @@ def test_it_says_how_far_its_addresses_reach(run: Run, address: str, whose: str)
 def test_the_code_in_a_terminal_fits_on_a_screen_of_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(command.sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
     run("invite", "--initial-peers", FAR, "--network", "home")
     *code, link, _ = terminal.getvalue().split("\n")
     assert Invitation.read(link).network == "home"
