@@ -11,8 +11,8 @@ import typer
 from cosine_node.cli.options import AsJson, InitialPeers, Network, SwarmFile, several, takes_options
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Invitation, follow_invitations
+from cosine_p2p.transport.addresses import Reach
 from cosine_p2p.transport.config import DEFAULT_NETWORK
-from cosine_p2p.transport.hosts import Reach
 from cosine_p2p.transport.reach import reach_at
 from cosine_protocol.errors import UsageError
 
