@@ -1,7 +1,7 @@
 """The choices of one request, generated concurrently."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,10 +23,11 @@ from cosine_protocol.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ChoiceStarted:
-    """The event before a verifier is asked for this choice."""
+    """The event before a verifier is asked for this choice. `serving` returns the verifiers that have it now."""
 
     choice: RequestedChoice
     request: Request
+    serving: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ async def _events_of(
         options |= {"max_new_tokens": 1, "min_tokens": None}
     run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
     spend(len(run.request.prompt))
-    yield ChoiceStarted(choice, run.request)
+    yield ChoiceStarted(choice, run.request, lambda: run.progress().serving)
     if echo and not tells_prompt:
         yield ChoicePart(choice, Content(echo))
     is_told = is_finished = False

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from starlette.types import Send
 
-SILENCE_S: Final = 10.0
-"""Proxies cut an answer after 60 s without a byte (nginx, AWS), some after 15."""
+Headers = list[tuple[bytes, bytes]]
+SILENCE_S: Final = 4.0
+"""Proxies cut an answer after 60 s without a byte (nginx, AWS), some after 15 or even 5."""
 WAITING: Final = b": waiting\n\n"
 """A comment, which readers ignore (WHATWG HTML, 9.2.6)."""
 HEADERS: Final = (
@@ -29,8 +30,10 @@ def sent_event(body: Mapping[str, Any] | str, *, name: str = "") -> bytes:
 class EventStream:
     """A stream to one client. The first write sends the status and sets `is_begun`."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, headers: Callable[[], Headers] = list) -> None:
+        """`headers` returns further headers, when the status is sent."""
         self._send = send
+        self._headers = headers
         self._writing = asyncio.Lock()
         self._written_at_s = 0.0
         self.is_begun = False
@@ -40,7 +43,9 @@ class EventStream:
         async with self._writing:
             if not self.is_begun:
                 self.is_begun = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                await self._send(
+                    {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *self._headers()]}
+                )
             await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
             self._written_at_s = asyncio.get_running_loop().time()
 

@@ -1,31 +1,42 @@
 """Base classes of the writers of replies, and the fields that the replies of all APIs share."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from starlette.responses import JSONResponse
 from starlette.types import Send
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
-from cosine_node.gateway.event_stream import EventStream, sent_event
+from cosine_node.gateway.event_stream import EventStream, Headers, sent_event
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
+from cosine_protocol.digests import request_digest
 from cosine_protocol.request import Request
 
 Json = dict[str, Any]
+
+VERIFIER_HEADER: Final = b"x-cosine-verifier"
+"""The peer ids of the verifiers that write the text."""
+TARGET_HEADER: Final = b"x-cosine-target"
+"""The content digest of the target, in hexadecimal digits."""
+PROOF_HEADER: Final = b"x-cosine-proof"
+"""The digest of the request that the verifiers' signatures and logs name, in hexadecimal digits."""
+ORIGIN_HEADERS: Final = tuple(name.decode() for name in (VERIFIER_HEADER, TARGET_HEADER, PROOF_HEADER))
 
 
 @dataclass(kw_only=True)
 class ReplyWriter(ABC):
     """Takes the events of all choices and writes the reply.
 
-    `created_s` is Unix time. `asked` is the request to the verifier, once it is known. `end_mark` ends a stream.
+    `created_s` is Unix time. `started` is the first choice's beginning, once it has begun. `end_mark` ends a
+    stream.
     """
 
     end_mark: ClassVar[bytes] = b""
@@ -35,17 +46,19 @@ class ReplyWriter(ABC):
     model: str
     seed: int
     send: Send
-    asked: Request | None = None
+    started: ChoiceStarted | None = None
     finished: list[ChoiceFinished] = field(default_factory=list)
     stream: EventStream = field(init=False)
+    _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stream = EventStream(self.send)
+        self.stream = EventStream(self.send, headers=self._origin)
+        self._began_s = time.monotonic()
 
     async def take(self, event: ChoiceEvent) -> None:
         match event:
-            case ChoiceStarted(_, request):
-                self.asked = request
+            case ChoiceStarted():
+                self.started = self.started or event
             case ChoicePart():
                 await self._take_part(event)
             case ChoiceFinished():
@@ -75,6 +88,26 @@ class ReplyWriter(ABC):
         return [problem.body]
 
     @property
+    def asked(self) -> Request | None:
+        """The request to the verifier, once it is known."""
+        return None if self.started is None else self.started.request
+
+    def _origin(self) -> Headers:
+        """The headers that tell where the reply comes from, as far as it is known when they are sent."""
+        timing = [(b"server-timing", f"first;dur={1e3 * (time.monotonic() - self._began_s):.1f}".encode())]
+        if self.started is None:
+            return timing
+        request = self.started.request
+        reports = [report for each in self.finished for report in each.generation.verifiers]
+        verifiers = [report.peer_id for report in reports] or self.started.serving()
+        return [
+            *timing,
+            *([(VERIFIER_HEADER, ", ".join(dict.fromkeys(verifiers)).encode())] if verifiers else []),
+            (TARGET_HEADER, request.target_digest.hex().encode()),
+            (PROOF_HEADER, request_digest(request).hex().encode()),
+        ]
+
+    @property
     def fingerprint(self) -> str:
         """A fingerprint of weights and numerics: if it is equal, equal requests give equal texts."""
         if self.asked is None:
@@ -88,7 +121,11 @@ class ReplyWriter(ABC):
     async def _write_whole(self, body: Json) -> None:
         response = JSONResponse(body)
         # Sent manually: calling a Response needs the scope of the request.
-        start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        start = {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": [*response.raw_headers, *self._origin()],
+        }
         await self.send(start)
         await self.send({"type": "http.response.body", "body": response.body})
 

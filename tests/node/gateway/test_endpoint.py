@@ -138,3 +138,27 @@ async def test_a_prediction_changes_no_text_and_its_tokens_are_counted(running: 
     details = [reply["usage"]["completion_tokens_details"] for reply in replies]
     told = [(each["accepted_prediction_tokens"], each["rejected_prediction_tokens"]) for each in details]
     assert told == [(0, 0), (TOKENS, 0), (7, 4)]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+@in_gateway()
+async def test_every_reply_tells_by_its_headers_where_it_comes_from(
+    running: Gateway, path: str, stream: bool
+) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 2, "stream": stream}
+    if path == "/v1/responses":
+        asked |= {"input": PROMPT, "max_output_tokens": asked.pop("max_tokens")}
+    elif path == "/v1/completions":
+        asked["prompt"] = PROMPT
+    else:
+        asked["messages"] = [{"role": "user", "content": PROMPT}]
+    reply = await running.post(path, asked)
+    verifier, _ = running.swarm.members
+    assert reply.status == 200
+    assert reply.headers["x-cosine-verifier"] == verifier.transport.peer_id
+    assert reply.headers["x-cosine-target"] == running.swarm.facts.digest().hex()
+    (request,) = running.told[-1]["requests"]
+    assert reply.headers["x-cosine-proof"].startswith(request)
+    name, milliseconds = reply.headers["server-timing"].split(";dur=")
+    assert name == "first" and float(milliseconds) >= 0
