@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cosine_node.doctor.finding import CheckStatus, Finding
+from cosine_node.doctor.report import report_of
 from cosine_node.serving.node_options import JoinPlan
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, printable
@@ -27,13 +28,18 @@ MARKS: Final = {
 UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
 
 
-def tell_findings(plan: JoinPlan, *, as_json: bool) -> None:
-    """Examine this machine for a plan, and print the findings. Exits with 1 if a check failed."""
-    findings = run_interruptibly(_examine(plan, is_quiet=as_json))
+def tell_findings(plan: JoinPlan, *, as_json: bool, as_report: bool = False) -> None:
+    """Examine this machine for a plan, and print the findings. Exits with 1 if a check failed.
+
+    With `as_report` they are a report for others.
+    """
+    findings = run_interruptibly(_examine(plan, is_quiet=as_json or as_report))
     counts = Counter(finding.status for finding in findings)
     if as_json:
         checks = [{"what": f.what, "result": f.status, "found": f.found, "fix": f.fix} for f in findings]
         sys.stdout.write(json.dumps({"checks": checks, "failures": counts[CheckStatus.FAILURE]}) + "\n")
+    elif as_report:
+        sys.stdout.write(report_of(findings))
     else:
         counted = ", ".join(f"{counts[status]} {status}" for status in CheckStatus if counts[status])
         sys.stdout.write(f"{len(findings)} checks: {counted}.\n")

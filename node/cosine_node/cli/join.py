@@ -217,6 +217,12 @@ def join(
     check: Annotated[
         bool, typer.Option("--check", metavar="", help="Check that the node could work, and exit.")
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report", metavar="", help="Check, and print a report without addresses, peer ids and paths."
+        ),
+    ] = False,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
@@ -224,7 +230,7 @@ def join(
     network = place.network_options(
         deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
     )
-    if role is None and not check:
+    if role is None and not (check or report):
         raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")
     # A check without role and model is that of a client.
     chosen = parse_role(role) if role is not None else Role.DRAFTER if served.model else None
@@ -232,8 +238,8 @@ def join(
     _refuse_shared_ports(len(nodes), network)
     target = nodes[0].source.target if nodes else served.target or ALL_TARGETS
     plan = JoinPlan(network=network, nodes=nodes, target=target)
-    if check:
-        tell_findings(plan, as_json=as_json)
+    if check or report:
+        tell_findings(plan, as_json=as_json, as_report=report)
         return
     with telling(log_format, as_json=as_json) as emit:
         if page is None:
