@@ -21,8 +21,8 @@ from cosine_protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from cosine_p2p.blocking import Client
-    from cosine_p2p.client import AsyncClient
+    from cosine_p2p.blocking import Client, TextStream
+    from cosine_p2p.client import AsyncClient, AsyncTextStream
     from cosine_p2p.replies.parts import ToolCall
     from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
     from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 
 __all__ = [
-    "AppliedConfig", "AsyncClient", "Chat", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
-    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken", "NamedToken",
-    "NamedTool", "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run",
-    "TextTokenizer", "TokenLogprob", "ToolCall", "ToolChoice", "UsageError", "VerifierReport", "__version__",
-    "load_tokenizer", "told_origins",
+    "AppliedConfig", "AsyncClient", "AsyncTextStream", "Chat", "Chunk", "Client", "ClientOptions", "CosineError",
+    "DrafterReport", "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken",
+    "NamedToken", "NamedTool", "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused",
+    "PromptTooLong", "Run", "TextStream", "TextTokenizer", "TokenLogprob", "ToolCall", "ToolChoice", "UsageError",
+    "VerifierReport", "__version__", "load_tokenizer", "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
-    "Client": "blocking",
-    "AsyncClient": "client",
+    **dict.fromkeys(("Client", "TextStream"), "blocking"),
+    **dict.fromkeys(("AsyncClient", "AsyncTextStream"), "client"),
     **dict.fromkeys(
         ("AppliedConfig", "Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"),
         "request.results",

@@ -3,14 +3,14 @@
 import asyncio
 import atexit
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from os import PathLike
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
 
-from cosine_p2p.client import AsyncClient, Join
+from cosine_p2p.client import AsyncClient, AsyncTextStream, Join
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt, lists_options
@@ -130,6 +130,61 @@ def _result(future: "Future[_T]") -> _T:
     return future.result()
 
 
+class TextStream:
+    """The chunks of one generation, to be read once; `yield from` returns the generation.
+
+    Use `with`, or `close` it, to end it early. Ctrl-C ends it.
+    """
+
+    def __init__(self, thread: LoopThread, stream: AsyncTextStream) -> None:
+        """The generation begins at once."""
+        chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
+
+        # Without a reference to this object, which ends the generation when nobody reads it.
+        async def read() -> Generation:
+            async with stream:
+                async for chunk in stream:
+                    chunks.put(chunk)
+                return stream.result
+
+        self._thread, self._chunks = thread, chunks
+        self._future = thread.submit(read)
+        self._future.add_done_callback(chunks.put)
+
+    @property
+    def result(self) -> Generation:
+        """The generation; waits for its end. Raises as `Client.generate`."""
+        return self._thread.wait(self._future)
+
+    def __iter__(self) -> "TextStream":
+        return self
+
+    def __next__(self) -> Chunk:
+        try:
+            item = self._chunks.get()
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(item, Chunk):
+            return item
+        # The end stays the end, however often it is asked for.
+        self._chunks.put(item)
+        raise StopIteration(self._thread.wait(item))
+
+    def close(self) -> None:
+        """End the generation."""
+        self._future.cancel()
+
+    def __enter__(self) -> "TextStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Client:
     """An `AsyncClient` for programs without asyncio. Use `with`, or `close` it. Raises the same, and `PeerLost`."""
 
@@ -163,26 +218,10 @@ class Client:
         return self._thread.submit(lambda: self._client.generate(prompt, **options))
 
     @lists_options(GenerationOptions)
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generator[Chunk, None, Generation]:
-        """Generate a text and yield its chunks; `yield from` returns the generation. Raises as `generate`."""
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "TextStream":
+        """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
         self._thread.refuse_own_thread()
-        chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
-
-        async def run() -> Generation:
-            run = await self._client.start(prompt, **options)
-            async with aclosing(run.chunks()) as pieces:
-                async for chunk in pieces:
-                    chunks.put(chunk)
-            return run.result()
-
-        future = self._thread.submit(run)
-        future.add_done_callback(chunks.put)
-        try:
-            while isinstance(item := chunks.get(), Chunk):
-                yield item
-            return self._thread.wait(item)
-        finally:
-            future.cancel()
+        return TextStream(self._thread, self._client.stream(prompt, **options))
 
     @property
     def takes_generation_config(self) -> bool:

@@ -218,12 +218,15 @@ class AsyncClient:
         return run.result()
 
     @lists_options(GenerationOptions)
-    async def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncGenerator[Chunk, None]:
-        """Generate a text and yield its chunks. Raises as `generate`."""
-        run = await self.start(prompt, **options)
-        async with aclosing(run.chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "AsyncTextStream":
+        """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
+        self.check(prompt, **options)
+        return AsyncTextStream(lambda: self.start(prompt, **options))
+
+    def check(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> None:
+        """Raise `UsageError` for a prompt or options that no target would take."""
+        read_prompt(prompt)
+        merge_options(self._options, options, GenerationOptions)
 
     @lists_options(GenerationOptions)
     async def start(
@@ -444,3 +447,42 @@ class AsyncClient:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         self._lifetime.check_running_loop()
         return self._place
+
+
+class AsyncTextStream:
+    """The chunks of one generation, to be read once. Use `async with`, or `aclose` it, to end it early."""
+
+    def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
+        """`start` begins the generation, when the first chunk is asked for."""
+        self._start = start
+        self._run: Run | None = None
+        self._chunks = self._read()
+
+    async def _read(self) -> AsyncGenerator[Chunk, None]:
+        self._run = await self._start()
+        async with aclosing(self._run.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    @property
+    def result(self) -> Generation:
+        """The generation so far; the whole once all chunks were read. Raises `UsageError` before the first."""
+        if self._run is None:
+            raise UsageError("The stream has not begun: read its chunks first.")
+        return self._run.result()
+
+    def __aiter__(self) -> "AsyncTextStream":
+        return self
+
+    async def __anext__(self) -> Chunk:
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        """End the generation."""
+        await self._chunks.aclose()
+
+    async def __aenter__(self) -> "AsyncTextStream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -445,8 +445,17 @@ def window_of(options: ClientOptions) -> int | None:
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+def explained(kind: type) -> str:
+    """Return the help of the options of a TypedDict, grouped by purpose."""
+    lines = []
+    for purpose in Purpose:
+        named = [name for name in kind.__annotations__ if OPTIONS[name].purpose is purpose]
+        lines += [f"{purpose}:", *(f"    {name}: {OPTIONS[name].help}" for name in named), ""] if named else []
+    return "\n".join(lines)
+
+
 def lists_options(kind: type) -> Callable[[_Function], _Function]:
-    """Make `help` and `inspect` list the options of a TypedDict instead of `**options`."""
+    """Make `help` and `inspect` list and explain the options of a TypedDict instead of `**options`."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -456,6 +465,7 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
             for name, hint in get_type_hints(kind).items()
         ]
         vars(function)["__signature__"] = signature.replace(parameters=[*named, *options])
+        function.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{explained(kind)}".strip()
         return function
 
     return decorate

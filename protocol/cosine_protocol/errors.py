@@ -85,7 +85,7 @@ class GenerationFailed(CosineError):
     """No peer could finish the request. The text is one sentence."""
 
 
-class GenerationTimedOut(GenerationFailed):
+class GenerationTimedOut(GenerationFailed, TimeoutError):
     """A generation took longer than its user allowed."""
 
 

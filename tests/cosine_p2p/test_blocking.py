@@ -1,6 +1,7 @@
 """Tests of the blocking client and of its event loop in a thread."""
 
 import asyncio
+import inspect
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.blocking import Client, LoopThread
 from cosine_p2p.client import Swarm
+from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.trust.mandates import Mandates
@@ -72,6 +74,27 @@ def test_a_stream_ends_with_its_generation(client: Client) -> None:
             chunks.append(next(stream))
     assert isinstance(end.value.value, Generation)
     assert end.value.value.token_ids == tuple(token for chunk in chunks for token in chunk.token_ids) == EXPECTED
+
+
+def test_a_stream_is_checked_at_once_and_can_be_left_in_the_middle(client: Client) -> None:
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        client.stream(PROMPT, max_new_tokens=-1)
+    with client.stream(PROMPT, max_new_tokens=1000) as stream:
+        first = next(stream)
+    assert EXPECTED[: len(first.token_ids)] == first.token_ids
+    with pytest.raises(CancelledError):
+        _ = stream.result
+    whole = client.stream(PROMPT, max_new_tokens=24)
+    assert whole.result.token_ids == EXPECTED
+    assert tuple(token for chunk in whole for token in chunk.token_ids) == EXPECTED
+    assert list(whole) == []
+
+
+def test_help_explains_each_option() -> None:
+    told = inspect.getdoc(Client.generate)
+    assert told is not None and "max_new_tokens: Maximum" in told and "Who serves:" in told
+    assert all(f"    {name}: " in told for name in GenerationOptions.__annotations__)
+    assert "    swarm: " in str(inspect.getdoc(Client.__init__))
 
 
 def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> None:

@@ -11,11 +11,11 @@ import cosine_p2p
 from cosine_p2p import AsyncClient, Client, GenerationOptions
 
 PUBLIC = {
-    "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
+    "AppliedConfig", "AsyncClient", "AsyncTextStream", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
     "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
     "Chat", "NamedTool", "ToolCall", "ToolChoice", "LikelyToken", "NamedToken",
-    "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
+    "TextStream", "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
 }  # fmt: skip
 
 
