@@ -11,11 +11,11 @@ import cosine_p2p
 from cosine_p2p import AsyncClient, Client, GenerationOptions
 
 PUBLIC = {
-    "AppliedConfig", "AsyncClient", "AsyncTextStream", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
-    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
-    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
-    "Chat", "NamedTool", "ToolCall", "ToolChoice", "LikelyToken", "NamedToken",
-    "TextStream", "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
+    "AppliedConfig", "AsyncClient", "AsyncTextStream", "Chunk", "Client", "ClientOptions", "CosineError",
+    "DrafterReport", "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer",
+    "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError",
+    "VerifierReport", "Chat", "NamedTool", "ToolCall", "ToolChoice", "LikelyToken", "NamedToken", "TextStream",
+    "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
 }  # fmt: skip
 
 
