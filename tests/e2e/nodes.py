@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import psutil
 import pytest
 
 from tests.e2e.prepared_process import PreparedProcess

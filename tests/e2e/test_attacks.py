@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import psutil
 import pytest
 
 from cosine_p2p import AsyncClient

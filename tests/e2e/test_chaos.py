@@ -20,7 +20,7 @@ from queue import Empty
 from random import Random
 from typing import Final
 
-import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import psutil
 import pytest
 
 from cosine_p2p import AsyncClient

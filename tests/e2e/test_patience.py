@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import psutil
 import pytest
 
 from cosine_p2p.storage.identity_file import load_identity

@@ -31,6 +31,7 @@ from cosine_node.cli.options import (
 from cosine_node.engine.pool_size import AUTO, parse_memory
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, has_files
 from cosine_node.passes.emulation import Emulation
+from cosine_node.serving.guest import GuestRules, Hours
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.terminal.events import Emit, telling
 from cosine_node.terminal.interrupts import run_until_stopped
@@ -194,6 +195,28 @@ class OwnWork:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsGuest:
+    """Options of a node on a machine that others use."""
+
+    hours: Annotated[
+        str | None,
+        operation_option("hours", "BEGIN-END", "Time of day in which the node works, such as 22:00-07:00."),
+    ] = None
+    only_idle: Annotated[
+        bool, operation_option("only-idle", "", "Work only while other programs leave the processor idle.")
+    ] = False
+    on_mains: Annotated[
+        bool, operation_option("on-mains", "", "Work only while the machine is not on battery.")
+    ] = False
+
+    @property
+    def rules(self) -> GuestRules:
+        """The rules of the node. Raises `UsageError`."""
+        hours = None if self.hours is None else Hours.parse(self.hours)
+        return GuestRules(hours=hours, only_idle=self.only_idle, on_mains=self.on_mains)
+
+
 @takes_options
 def join(
     served: ServedModelOptions,
@@ -201,6 +224,7 @@ def join(
     parts: Parts,
     learning: Learning,
     work: OwnWork,
+    guest: AsGuest,
     role: Annotated[str | None, option("role", "ROLE", "drafter, verifier or stage.")] = None,
     deny: DeniedPeers = None,
     relay: Relays = None,
@@ -228,7 +252,11 @@ def join(
 ) -> None:
     """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
     network = place.network_options(
-        deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
+        deny,
+        relays=several(relay),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        guest=guest.rules,
     )
     if role is None and not (check or report):
         raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")

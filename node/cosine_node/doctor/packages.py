@@ -11,11 +11,11 @@ from cosine_node.doctor.finding import Finding, failure, fine, warning
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": (
         *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
-        *("safetensors", "torch", "transformers"),
+        *("psutil", "safetensors", "torch", "transformers"),
     ),
     "llama": (
-        *("gguf", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy", "safetensors"),
-        "xllamacpp",
+        *("gguf", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
+        *("psutil", "safetensors", "xllamacpp"),
     ),
     "light": ("libp2p", "trio"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),

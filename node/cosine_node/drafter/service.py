@@ -103,6 +103,7 @@ class DrafterService:
         self._ticking: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
         self._is_draining = False
+        self._is_resting = False
         self._is_aside = False
         self.capacity_tokens = engine.free_tokens
         self._mandate_uses: Remembered[tuple[str, bytes], int] = Remembered(4096, forgotten_s=MAX_MANDATE_S)
@@ -171,6 +172,12 @@ class DrafterService:
         for followed in list(self._followed.values()) if is_aside else ():
             self._leave(followed)
 
+    def rest(self, is_resting: bool) -> None:
+        """End all requests and refuse new ones while `is_resting`."""
+        self._is_resting = is_resting
+        for followed in list(self._followed.values()) if is_resting else ():
+            self._leave(followed)
+
     def _end(self, channel: Channel, reason: str) -> None:
         LOG.debug("client %s: %s", channel.peer_id, reason)
         for followed in [followed for followed in self._followed.values() if followed.channel is channel]:
@@ -206,7 +213,7 @@ class DrafterService:
             self._told.note(key, (sent_nodes, accepted, tokens))
 
     def _start(self, channel: Channel, message: m.Start) -> None:
-        if self._is_draining or self._is_aside:
+        if self._is_draining or self._is_aside or self._is_resting:
             self._answer_busy(channel, message.number)
             return
         request = message.request

@@ -17,6 +17,7 @@ from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
+from cosine_node.serving.guest import LOOK_S, Guest, look_around
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -73,6 +74,8 @@ class NodeService(Protocol):
     def progress(self) -> StepCounts: ...
 
     async def run(self) -> None: ...
+
+    def rest(self, is_resting: bool) -> None: ...
 
     async def drain(self) -> None: ...
 
@@ -183,6 +186,7 @@ class AnnouncedNode(ABC):
         self._names = names
         self._model_name = names.model_name
         self._speed = speed
+        self._guest = Guest(joined.network.guest)
         self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
@@ -262,7 +266,8 @@ class AnnouncedNode(ABC):
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run all loops until `stop`; an error in one of them ends the node."""
-        beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
+        guest = [self._keep_rules(emit)] if self._joined.network.guest.are_any else []
+        beside = (*guest, self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
         works = (self.service.run(), self._announcer.run(), *beside)
         loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())
@@ -311,6 +316,18 @@ class AnnouncedNode(ABC):
                 emit("worked", self._work_fields(done.since(told)))
                 told = done
 
+    async def _keep_rules(self, emit: Emit) -> None:
+        """Let the node rest and work by the rules of its operator."""
+        for look in look_around(time.monotonic):
+            before = self._guest.reason
+            self._guest.see(look)
+            if self._guest.reason != before:
+                self.service.rest(bool(self._guest.reason))
+                said = f"rests: {self._guest.reason}" if self._guest.reason else "works again"
+                emit("rested", {"model": self._model_name, "reason": self._guest.reason, "said": said})
+                await self._announcer.restarted()
+            await asyncio.sleep(LOOK_S)
+
     async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
@@ -341,7 +358,7 @@ class AnnouncedNode(ABC):
             self._announcer.changed()
 
     def _is_reachable(self) -> bool:
-        return self._transport.reach.kind is not ReachKind.NOBODY
+        return self._transport.reach.kind is not ReachKind.NOBODY and not self._guest.reason
 
     def _describe(self) -> NodeRecord:
         described: dict[str, Any] = {

@@ -1,11 +1,12 @@
 """Options of the nodes of a process, and of the network that they share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosine_node.engine.pool_size import AUTO
 from cosine_node.passes.emulation import Emulation
+from cosine_node.serving.guest import GuestRules
 from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -29,6 +30,7 @@ class NetworkOptions:
     relays: tuple[str, ...] = ()
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    guest: GuestRules = field(default_factory=GuestRules)
 
     def transport_config(self, identity_file: Path, gate: PeerGate, *, is_relay: bool = False) -> TransportConfig:
         return TransportConfig(

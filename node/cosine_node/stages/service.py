@@ -220,6 +220,7 @@ class StageService:
         self._idle = IdleChains()
         self._clock = time.monotonic
         self._is_draining = False
+        self._is_resting = False
         self._has_ended = asyncio.Event()
         self.pass_s = pass_s
         self.busy = BusyShare(now_s=time.monotonic())
@@ -261,6 +262,10 @@ class StageService:
     async def run(self) -> None:
         """Wait until cancelled; streams do all the work."""
         await asyncio.Event().wait()
+
+    def rest(self, is_resting: bool) -> None:
+        """Refuse new chains while `is_resting`; the present ones go on."""
+        self._is_resting = is_resting
 
     async def drain(self) -> None:
         """Refuse new chains, and end the present ones; their heads continue over other stages."""
@@ -347,6 +352,8 @@ class StageService:
             raise PeerError(ErrorCode.UNSUPPORTED, "windows have no pool of their own here")
         if self._is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving")
+        if self._is_resting:
+            raise PeerError(ErrorCode.OVERLOADED, "the stage rests now", RETRY_AFTER_S)
         books = self._room(head.peer_id, join, network)
         self.counts.opened += 1
         token_bytes = 0 if layers.is_first else self._host.token_bytes

@@ -52,6 +52,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "reached": "{said}",
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",
+    "rested": "{model} {said}.",
     "switched": "{model}, with the learned weights, serves from now on.",
     "rolled_back": "{model} serves again: {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",

@@ -78,6 +78,7 @@ class VerifierService:
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
+        self._is_resting = False
         self._rates: Remembered[TrialPath, DraftRates] = Remembered(MAX_TRIALS)
         self.counts = VerifierCounts()
         self._loop = StepLoop(
@@ -144,6 +145,10 @@ class VerifierService:
         finally:
             if self._coordinator is not None:
                 await self._coordinator.close()
+
+    def rest(self, is_resting: bool) -> None:
+        """Refuse new requests while `is_resting`; the present ones go on."""
+        self._is_resting = is_resting
 
     async def drain(self) -> None:
         """Refuse new requests, and return when the present ones are done."""
@@ -248,6 +253,8 @@ class VerifierService:
         asked = admitted(message, channel.peer_id, engine=self._engine, config=self._config)
         if self._is_draining:
             raise _shutting_down()
+        if self._is_resting:
+            raise PeerError(ErrorCode.OVERLOADED, "the verifier rests now", RETRY_AFTER_S)
         tokens = len(asked.prompt) + asked.max_new_tokens
         if tokens > self.capacity_tokens:
             sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"

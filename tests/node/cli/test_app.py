@@ -238,7 +238,7 @@ def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest(
 
 @pytest.mark.parametrize(
     ("words", "proposals"),
-    [("cosine-node d", {"demo", "doctor"}), ("cosine-node doctor --initial", {"--initial-peers"})],
+    [("cosine-node d", {"demo", "doctor", "draft"}), ("cosine-node doctor --initial", {"--initial-peers"})],
 )
 def test_commands_and_options_are_proposed(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: str, proposals: set[str]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import psutil
 import pytest
 import trio
 from trio.testing import MockClock
