@@ -17,7 +17,7 @@ from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
-from cosine_node.serving.guest import LOOK_S, Guest, look_around
+from cosine_node.serving.guest import LOOK_S, Guest, Look, look_around
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -187,6 +187,7 @@ class AnnouncedNode(ABC):
         self._model_name = names.model_name
         self._speed = speed
         self._guest = Guest(joined.network.guest)
+        self._looks = look_around(time.monotonic) if joined.network.guest.are_any else None
         self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
@@ -249,6 +250,9 @@ class AnnouncedNode(ABC):
             handlers[WEIGHTS] = self.weights.handle
         one_way_s = self._emulation.one_way_s if self._emulation else 0.0
         delays = {protocol: delayed(handler, one_way_s=one_way_s) for protocol, handler in handlers.items()}
+        if self._looks is not None:
+            # Before the node can be found.
+            self._guest.see(next(self._looks))
         async with self._transport.serving(delays, self._announcer.restarted):
             # The announcer retries later if this fails.
             await self._announcer.announce()
@@ -266,7 +270,7 @@ class AnnouncedNode(ABC):
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run all loops until `stop`; an error in one of them ends the node."""
-        guest = [self._keep_rules(emit)] if self._joined.network.guest.are_any else []
+        guest = [] if self._looks is None else [self._keep_rules(self._looks, emit)]
         beside = (*guest, self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
         works = (self.service.run(), self._announcer.run(), *beside)
         loops = [asyncio.ensure_future(work) for work in works]
@@ -316,17 +320,18 @@ class AnnouncedNode(ABC):
                 emit("worked", self._work_fields(done.since(told)))
                 told = done
 
-    async def _keep_rules(self, emit: Emit) -> None:
+    async def _keep_rules(self, looks: Iterator[Look], emit: Emit) -> None:
         """Let the node rest and work by the rules of its operator."""
-        for look in look_around(time.monotonic):
-            before = self._guest.reason
-            self._guest.see(look)
-            if self._guest.reason != before:
-                self.service.rest(bool(self._guest.reason))
-                said = f"rests: {self._guest.reason}" if self._guest.reason else "works again"
-                emit("rested", {"model": self._model_name, "reason": self._guest.reason, "said": said})
+        told = ""
+        while True:
+            if (reason := self._guest.reason) != told:
+                told = reason
+                self.service.rest(bool(reason))
+                said = f"rests: {reason}" if reason else "works again"
+                emit("rested", {"model": self._model_name, "reason": reason, "said": said})
                 await self._announcer.restarted()
             await asyncio.sleep(LOOK_S)
+            self._guest.see(next(looks))
 
     async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
         announcing.cancel()
