@@ -220,13 +220,9 @@ class AsyncClient:
     @lists_options(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "AsyncTextStream":
         """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
-        self.check(prompt, **options)
-        return AsyncTextStream(lambda: self.start(prompt, **options))
-
-    def check(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> None:
-        """Raise `UsageError` for a prompt or options that no target would take."""
         read_prompt(prompt)
         merge_options(self._options, options, GenerationOptions)
+        return AsyncTextStream(lambda: self.start(prompt, **options))
 
     @lists_options(GenerationOptions)
     async def start(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.audit import audit
-from cosine_node.cli.bootstrap import bootstrap, identity
+from cosine_node.cli.bootstrap import bootstrap, identity, invite
 from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
 from cosine_node.cli.companions import LABORATORY, TRAINING, installed_part, is_absent
 from cosine_node.cli.configuration import (
@@ -22,11 +22,9 @@ from cosine_node.cli.configuration import (
 )
 from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
-from cosine_node.cli.invite import invite
-from cosine_node.cli.join import doctor, join
+from cosine_node.cli.join import doctor, draft, head, join, stage, verify
 from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
-from cosine_node.cli.roles import draft, head, stage, verify
 from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
 from cosine_node.cli.swarm import ban, swarm

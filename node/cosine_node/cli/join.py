@@ -1,10 +1,13 @@
-"""`cosine-node join`: serve as a drafter, a verifier, or a stage of one. `doctor` is `join --check`."""
+"""`cosine-node join`: serve as a drafter, a verifier, or a stage of one. `doctor` is `join --check`.
+
+`draft`, `verify`, `stage` and `head` are `join` with the options of one role alone.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,6 +24,7 @@ from cosine_node.cli.options import (
     Place,
     Relays,
     ServedModelOptions,
+    declaring,
     model_option,
     operation_option,
     option,
@@ -281,11 +285,63 @@ def doctor(**given: Any) -> None:
     join(check=True, **given)
 
 
-_flags = signature(join)
-vars(doctor)["__signature__"] = _flags.replace(
-    parameters=[flag for flag in _flags.parameters.values() if flag.name != "check"]
+_FLAGS: Final = signature(join).parameters
+declaring(doctor, [flag for flag in _FLAGS.values() if flag.name != "check"])
+
+_OF_A_DRAFTER: Final = frozenset({"expertise", "learn", "learn_memory"})
+_OF_A_VERIFIER: Final = frozenset({"draft_model", "max_coordinated", "share_prefixes", "share_weights"})
+_OF_A_STAGE: Final = frozenset({"layers", "memory"})
+_OF_A_HEAD: Final = frozenset({"over_stages", "warm_spare"})
+_OF_AN_ENGINE: Final = frozenset(
+    {"engine", "quantize", "kv_memory", "deterministic", "vllm_python", "tensor_parallel", "pipeline_parallel"}
 )
-doctor.__annotations__ = {name: flag.annotation for name, flag in signature(doctor).parameters.items()}
+"""Options of an engine that holds a whole model."""
+_LINK: Final = Annotated[
+    str | None, typer.Argument(metavar="[LINK]", help="Invitation, or the address of a node of the network.")
+]
+
+
+def _verb(name: str, role: Role, text: str, *, without: frozenset[str], **fixed: Any) -> Callable[..., None]:
+    """Return a command that is `join` with this role, without the options of other roles."""
+    fixed["role"] = str(role)
+    unset = {flag: _FLAGS[flag].default for flag in without - fixed.keys()}
+    shown = [flag for flag in _FLAGS.values() if flag.name not in without | fixed.keys()]
+
+    def run(link: str | None, **given: Any) -> None:
+        if link is not None:
+            given["initial_peers"] = [link, *(given["initial_peers"] or ())]
+        join(**unset, **fixed, **given)
+
+    run.__name__, run.__doc__ = name, text
+    first = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=_LINK)
+    return declaring(run, [first, *shown])
+
+
+draft = _verb(
+    "draft",
+    Role.DRAFTER,
+    "Draft for the verifiers of a swarm until interrupted: guess the next tokens of their target.",
+    without=_OF_A_VERIFIER | _OF_A_STAGE | _OF_A_HEAD,
+)
+verify = _verb(
+    "verify",
+    Role.VERIFIER,
+    "Hold a target and generate with it for clients until interrupted.",
+    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_HEAD,
+)
+stage = _verb(
+    "stage",
+    Role.STAGE,
+    "Hold some layers of a target that is too large for one machine, until interrupted.",
+    without=_OF_A_DRAFTER | _OF_A_VERIFIER | _OF_A_HEAD | (_OF_AN_ENGINE - {"quantize"}),
+)
+head = _verb(
+    "head",
+    Role.VERIFIER,
+    "Generate for clients with a target whose layers stages hold, until interrupted.",
+    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_AN_ENGINE | {"dtype"},
+    over_stages=True,
+)
 
 
 def _nodes(

@@ -4,10 +4,10 @@ The library declares the options of clients (`OPTIONS`); this module adds their 
 commands share are fields of a dataclass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, cast, get_type_hints
 
@@ -296,10 +296,14 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **read_groups)
 
-    # Typer reads both.
-    vars(run)["__signature__"] = signature(command).replace(parameters=flat)
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    return run
+    return declaring(run, flat)
+
+
+def declaring(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """Let Typer read these parameters, which it takes from both the signature and the annotations."""
+    vars(command)["__signature__"] = Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s,;'\"`)]+")
 HOST: Final = re.compile(
     r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4})(?![\w.:])", re.I
 )
-PATH: Final = re.compile(r"(?<![\w/.~])~?/(?:[^\s,;:'\"`()]+/)*([^\s/,;:'\"`()]*)")
+PATH: Final = re.compile(r"(?<![\w/.~])~?/(?:[^\s,;:'\"`()]+/)*[^\s/,;:'\"`()]*")
 
 
 class Redaction:

@@ -169,13 +169,17 @@ class DrafterService:
     def set_aside(self, is_aside: bool) -> None:
         """End all requests and refuse new ones while `is_aside`; clients may retry soon."""
         self._is_aside = is_aside
-        for followed in list(self._followed.values()) if is_aside else ():
-            self._leave(followed)
+        if is_aside:
+            self._leave_all()
 
     def rest(self, is_resting: bool) -> None:
         """End all requests and refuse new ones while `is_resting`."""
         self._is_resting = is_resting
-        for followed in list(self._followed.values()) if is_resting else ():
+        if is_resting:
+            self._leave_all()
+
+    def _leave_all(self) -> None:
+        for followed in list(self._followed.values()):
             self._leave(followed)
 
     def _end(self, channel: Channel, reason: str) -> None:
