@@ -1,23 +1,82 @@
 """Invitations: a link that holds what someone needs to reach a network.
 
 A link is `cosine:` and parts with commas between: `network=NAME` or `swarm=ID`, `until=DAY`, and addresses of
-nodes, which begin with a slash. It has no character that a shell or a URI changes, and holds no secret: a private
-swarm still asks for a certificate.
+nodes, which begin with a slash. It has no character that a shell or a URI changes.
+
+A link for one member of a private swarm has `key` and `certificate` in place of `swarm` and `until`: whoever has it
+first is that member. All other links hold no secret, and a private swarm still asks for a certificate.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from platformdirs import user_data_dir
+
 from cosine_p2p.access import Access
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.transport.config import DEFAULT_NETWORK, check_peer_addresses
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import NotAMember, UsageError
+from cosine_protocol.identity import Identity
+from cosine_protocol.membership import CERTIFICATE_LINE, as_line, from_line, read_certificate
 
 SCHEME: Final = "cosine:"
+PARTS: Final = ("network", "swarm", "until", "key", "certificate")
 MAX_INVITATION_ADDRESSES: Final = 4
 """More would make a QR code too wide for a terminal of 80 columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The key and certificate of a new member of a private swarm.
+
+    seed: Seed of the member's key, 32 bytes.
+    certificate: Certificate of the swarm's founder for that key.
+    """
+
+    seed: bytes
+    certificate: bytes
+
+    @classmethod
+    def read(cls, seed: str, certificate: str) -> "Admission":
+        """Read the parts of a link. Raises `UsageError`."""
+        try:
+            admission = cls(*(from_line(text, prefix="") for text in (seed, certificate)))
+            is_whole = read_certificate(admission.certificate).member == Identity.from_seed(admission.seed).peer_id
+        except (NotAMember, ValueError):
+            is_whole = False
+        if not is_whole:
+            raise UsageError("The invitation is damaged: its key and its certificate do not belong together.")
+        return admission
+
+    @property
+    def swarm_file(self) -> Path:
+        """The place of the swarm file on this machine."""
+        return self._file("swarm")
+
+    @property
+    def key_file(self) -> Path:
+        """The place of the member's key on this machine."""
+        return self._file("key")
+
+    def _file(self, kind: str) -> Path:
+        certificate = read_certificate(self.certificate)
+        return Path(user_data_dir("cosine-p2p")) / "swarms" / certificate.swarm / f"{certificate.member}.{kind}"
+
+    def accept(self) -> None:
+        """Store key and certificate. Raises `UsageError`."""
+        load_identity(self.key_file, new=Identity.from_seed(self.seed))
+        # Later lines are the member's.
+        if self.swarm_file.exists():
+            return
+        try:
+            replace_text(self.swarm_file, as_line(self.certificate, prefix=CERTIFICATE_LINE) + "\n")
+        except OSError as error:
+            raise UsageError(f"{self.swarm_file} cannot be written ({error.strerror}).") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +87,14 @@ class Invitation:
     network: Name of the network, or id of the private swarm.
     is_private: The network is a private swarm.
     last_day: Last day on which the invitation is valid, in UTC. None: no end.
+    admission: What makes the guest a member of the private swarm. None: the guest needs a swarm file.
     """
 
     addresses: tuple[str, ...]
     network: str = DEFAULT_NETWORK
     is_private: bool = False
     last_day: date | None = None
+    admission: Admission | None = None
 
     def __post_init__(self) -> None:
         """Raise `UsageError` without addresses, with too many, or for one that cannot be dialled."""
@@ -43,8 +104,24 @@ class Invitation:
             )
         check_peer_addresses(self.addresses)
 
+    @classmethod
+    def admitting(cls, admission: Admission, addresses: tuple[str, ...]) -> "Invitation":
+        """Return the invitation of a new member, which is valid as long as the certificate."""
+        certificate = read_certificate(admission.certificate)
+        last_day = datetime.fromtimestamp(certificate.ends_at_s, UTC).date()
+        return cls(
+            addresses=addresses,
+            network=certificate.swarm,
+            is_private=True,
+            last_day=last_day,
+            admission=admission,
+        )
+
     @property
     def link(self) -> str:
+        if self.admission is not None:
+            shown = (as_line(data, prefix="") for data in (self.admission.seed, self.admission.certificate))
+            return SCHEME + ",".join((*map("{}={}".format, ("key", "certificate"), shown), *self.addresses))
         parts = []
         if self.is_private or self.network != DEFAULT_NETWORK:
             parts.append(f"{'swarm' if self.is_private else 'network'}={quote(self.network, safe='')}")
@@ -60,10 +137,15 @@ class Invitation:
             name, _, value = part.partition("=")
             if part.startswith("/"):
                 addresses.append(part)
-            elif value and name in ("network", "swarm", "until") and name not in named:
+            elif value and name in PARTS and name not in named:
                 named[name] = unquote(value)
             else:
                 raise UsageError(f"The invitation is damaged, or of a later version, at {part!r}.")
+        if {"key", "certificate"} & named.keys():
+            admission = Admission.read(named.pop("key", ""), named.pop("certificate", ""))
+            if named:
+                raise UsageError(f"The invitation is damaged: its certificate says what {min(named)!r} is.")
+            return cls.admitting(admission, tuple(addresses))
         if {"network", "swarm"} <= named.keys():
             raise UsageError("The invitation is damaged: it names a network and a private swarm.")
         try:
@@ -89,18 +171,36 @@ def follow_invitations(initial_peers: Sequence[str], access: Access) -> tuple[tu
             peers.append(peer)
             continue
         invitation = Invitation.read(peer)
-        if invitation.last_day is not None and datetime.now(UTC).date() > invitation.last_day:
-            raise UsageError(f"The invitation was valid until {invitation.last_day}; ask for a new one.")
-        if invitation.network != access.network:
-            if invitation.is_private:
-                raise UsageError(
-                    f"The invitation is to the private swarm {invitation.network}, which needs --swarm FILE: send "
-                    "its founder what `cosine-node identity` prints."
-                )
-            if access.network != DEFAULT_NETWORK or access.swarm_file is not None:
-                raise UsageError(
-                    f"The invitation is to the network {invitation.network}, and {access.network} is given as well."
-                )
-            access = replace(access, network=invitation.network)
+        access = _entering(invitation, access)
         peers += invitation.addresses
     return tuple(peers), access
+
+
+def _entering(invitation: Invitation, access: Access) -> Access:
+    """Return the access to the network of an invitation; store its admission, if any. Raises `UsageError`."""
+    is_over = invitation.last_day is not None and datetime.now(UTC).date() > invitation.last_day
+    admission = invitation.admission
+    # From then on the swarm file decides, in which the founder's later certificates are.
+    if is_over and not (admission is not None and admission.swarm_file.exists()):
+        raise UsageError(f"The invitation was valid until {invitation.last_day}; ask for a new one.")
+    if invitation.network == access.network:
+        return access
+    is_free = access.network == DEFAULT_NETWORK and access.swarm_file is None
+    if admission is not None and is_free:
+        admission.accept()
+        return replace(
+            access,
+            network=invitation.network,
+            swarm_file=admission.swarm_file,
+            identity_file=access.identity_file or admission.key_file,
+        )
+    if invitation.is_private:
+        raise UsageError(
+            f"The invitation is to the private swarm {invitation.network}, which needs --swarm FILE: send its "
+            "founder what `cosine-node identity` prints."
+        )
+    if not is_free:
+        raise UsageError(
+            f"The invitation is to the network {invitation.network}, and {access.network} is given as well."
+        )
+    return replace(access, network=invitation.network)

@@ -20,12 +20,15 @@ def default_identity_file() -> Path:
     return Path(user_data_dir("cosine-p2p")) / "identity"
 
 
-def load_identity(file: Path | None = None) -> Identity:
-    """Load the identity in `file`, which is created with mode 0600 if missing. Raises `UsageError`."""
+def load_identity(file: Path | None = None, *, new: Identity | None = None) -> Identity:
+    """Load the identity in `file`. If missing it is created with mode 0600, with a key of its own or `new`.
+
+    Raises `UsageError`.
+    """
     file = file or default_identity_file()
     data = _read(file)
     if data is None:
-        return _create(file)
+        return _create(file, new or Identity.generate())
     try:
         return Identity.from_file_bytes(data)
     except UsageError as error:
@@ -113,9 +116,8 @@ def _read(file: Path) -> bytes | None:
         ) from None
 
 
-def _create(file: Path) -> Identity:
+def _create(file: Path, identity: Identity) -> Identity:
     """Create the file without replacing one: two processes that start at once use the same identity."""
-    identity = Identity.generate()
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

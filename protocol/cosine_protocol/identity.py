@@ -72,7 +72,7 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "Identity":
-        """The identity of a 32-byte seed (tests and simulations)."""
+        """The identity of a 32-byte seed."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod

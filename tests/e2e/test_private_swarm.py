@@ -58,11 +58,16 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield Friends(node.wait_ready(), founder)
 
 
-def test_a_member_generates_and_a_stranger_reads_why_it_may_not(friends: Friends) -> None:
+def test_members_by_certificate_and_by_link_generate_and_a_stranger_reads_why_it_may_not(friends: Friends) -> None:
     ask = ("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), "--json")
     peers = ("--initial-peers", friends.verifier.maddr)
     swarm = ("--swarm", str(admitted(friends.founder, "client")), "--identity", str(friends.key("client")))
     done = run(*ask, *peers, *swarm)
+    assert done.returncode == 0, done.stderr
+    assert tuple(json.loads(done.stdout)["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)
+    invited = run("invite", "--folder", str(friends.founder), *peers)
+    assert invited.returncode == 0, invited.stderr
+    done = run(*ask, "--initial-peers", invited.stdout.strip())
     assert done.returncode == 0, done.stderr
     assert tuple(json.loads(done.stdout)["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)
     for place in ((), ("--network", read_swarm_file(friends.founder.parent / "client.swarm").swarm_id)):

@@ -3,7 +3,11 @@
 import json
 import math
 import sys
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from secrets import token_bytes
+from shutil import get_terminal_size
 from typing import Annotated, Final
 
 import typer
@@ -23,14 +27,20 @@ from cosine_node.cli.options import (
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_p2p.access import Access
-from cosine_p2p.invitation import Invitation, follow_invitations
+from cosine_p2p.invitation import Admission, Invitation, follow_invitations
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_p2p.transport.addresses import Reach
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.transport.reach import reach_at
 from cosine_protocol.errors import UsageError
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_CERTIFICATE_S
+from cosine_protocol.membership import CERTIFICATE_LINE, from_line
 
 INVITED_DAYS: Final = 7.0
+DAY_S: Final = 86_400.0
+SEED_BYTES: Final = 32
+"""Of the key of a new member."""
 QUIET_ZONE: Final = 2
 """Width of the light margin of a QR code in modules; readers find codes with less than the standard's four."""
 NOT_FAR: Final = {
@@ -67,6 +77,14 @@ def invite(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     swarm: SwarmFile = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            envvar="COSINE_SWARM_FOLDER",
+            help="Folder of the founder of a private swarm: the link then admits one new member.",
+        ),
+    ] = None,
     days: Annotated[
         float, typer.Option(metavar="DAYS", help="Days for which the invitation is valid; 0 for ever.")
     ] = INVITED_DAYS,
@@ -74,7 +92,7 @@ def invite(
 ) -> None:
     """Print a link and a QR code for others, who give it to any command as --initial-peers.
 
-    It tells the addresses and the name of the network. A private swarm also needs a certificate for each member.
+    It tells the addresses and the name of the network. In a private swarm its founder makes one for each member.
     """
     if not (math.isfinite(days) and 0 <= days <= 3660):
         raise UsageError("--days must be between 0 and 3660.")
@@ -84,12 +102,11 @@ def invite(
             "Give the address of a node that others reach with --initial-peers; nodes print theirs when they are "
             "ready."
         )
-    invitation = Invitation(
-        addresses=addresses,
-        network=access.network,
-        is_private=access.swarm_file is not None,
-        last_day=(datetime.now(UTC) + timedelta(days=days)).date() if days else None,
-    )
+    last_day = (datetime.now(UTC) + timedelta(days=days)).date() if days else None
+    is_private = access.swarm_file is not None
+    invitation = Invitation(addresses=addresses, network=access.network, is_private=is_private, last_day=last_day)
+    if folder is not None:
+        invitation = Invitation.admitting(admission_to(folder, access, days=days), addresses)
     link = invitation.link
     if as_json:
         shown = {
@@ -101,16 +118,43 @@ def invite(
         sys.stdout.write(json.dumps(shown) + "\n")
         return
     if sys.stdout.isatty():
-        import segno
-
-        segno.make(link, micro=False, error="l").terminal(sys.stdout, compact=True, border=QUIET_ZONE)
+        _show_code(link)
     sys.stdout.write(f"{link}\n")
     sys.stdout.flush()
     nearest = min(map(reach_at, addresses))
-    lines = [
-        f"Valid until {invitation.last_day}." if invitation.last_day else "Valid for ever.",
-        *([NOT_FAR[nearest]] if nearest in NOT_FAR else []),
-        *(["Each member also needs a certificate: `cosine-node swarm admit`."] if invitation.is_private else []),
-        "Others pass the link to any command: cosine-node join --role drafter --initial-peers LINK",
-    ]
+    lines = [f"Valid until {invitation.last_day}." if invitation.last_day else "Valid for ever."]
+    if nearest in NOT_FAR:
+        lines.append(NOT_FAR[nearest])
+    if invitation.admission is not None:
+        lines.append("A secret: whoever has it first is that member. It is for one machine.")
+    elif invitation.is_private:
+        lines.append(
+            "Each member also needs a certificate: `cosine-node invite --folder` makes links that have one."
+        )
+    lines.append("Others run: cosine-node draft LINK, or any command with --initial-peers LINK")
     sys.stderr.write("".join(f"  {line}\n" for line in lines))
+
+
+def _show_code(link: str) -> None:
+    import segno
+
+    code = segno.make(link, micro=False, error="l")
+    width = code.symbol_size(border=QUIET_ZONE)[0]
+    if width <= get_terminal_size().columns:
+        code.terminal(sys.stdout, compact=True, border=QUIET_ZONE)
+    else:
+        sys.stderr.write(f"  The QR code needs a terminal of {width} columns.\n")
+
+
+def admission_to(folder: Path, access: Access, *, days: float) -> Admission:
+    """Admit a new member to the private swarm of a founder's folder. Raises `UsageError`."""
+    from cosine_p2p.trust.founded_swarm import FoundedSwarm
+
+    if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
+        raise UsageError("--days must be above 0 and at most 366 for a member of a private swarm.")
+    swarm = FoundedSwarm.open(folder)
+    if access.swarm_file is not None and access.network != swarm.swarm_id:
+        raise UsageError(f"{folder} and {access.swarm_file} are of two swarms.")
+    seed = token_bytes(SEED_BYTES)
+    line = swarm.admit(Identity.from_seed(seed).peer_id, lifetime_s=days * DAY_S, now_s=time.time())
+    return Admission(seed, from_line(line, prefix=CERTIFICATE_LINE))

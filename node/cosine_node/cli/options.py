@@ -181,7 +181,7 @@ class Place:
         peers, access = follow_invitations(several(self.initial_peers), access_of(self.network, self.swarm, deny))
         return NetworkOptions(
             access=access,
-            identity_file=self.identity,
+            identity_file=self.identity or access.identity_file,
             initial_peers=peers,
             host_maddrs=several(self.host_maddr) or DEFAULT_HOST_MADDRS,
             announce_maddrs=several(self.announce_maddr),

@@ -110,7 +110,10 @@ def _without_invitations(arguments: Sequence[str]) -> list[str]:
             found.pop()
         peers, access = follow_invitations([link], Access())
         found += chain.from_iterable(("--initial-peers", peer) for peer in peers)
-        found += access.entrance
+        if access.swarm_file is not None and access.identity_file is not None:
+            found += "--swarm", str(access.swarm_file), "--identity", str(access.identity_file)
+        else:
+            found += access.entrance
     return found
 
 

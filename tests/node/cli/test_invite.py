@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -44,11 +45,29 @@ def test_the_code_in_a_terminal_fits_on_a_screen_of_80_columns(run: Run, monkeyp
     assert 20 < len(code) <= 24
 
 
+def test_a_founder_makes_a_link_that_admits_one_member(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    founder = str(tmp_path / "friends")
+    swarm_id = run("swarm", "create", "friends", "--folder", founder).out.split()[0]
+    told = run("invite", "--folder", founder, "--initial-peers", FAR)
+    assert "whoever has it first is that member" in told.err
+    invitation = Invitation.read(told.out.strip())
+    assert (invitation.network, invitation.addresses) == (swarm_id, (FAR,))
+    other = Invitation.read(run("invite", "--folder", founder, "--initial-peers", FAR).out.strip())
+    assert other.admission != invitation.admission
+    unit = run("service", "--for", "draft", told.out.strip(), "--model", "ngram", "--target", "zoo:target").out
+    assert f"/swarms/{swarm_id}/" in unit and "certificate=" not in unit
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("invite", "Give the address of a node"),
         (f"invite --initial-peers {FAR} --days -1", "--days must be between 0 and 3660."),
+        (f"invite --initial-peers {FAR} --folder nowhere --days 0", "above 0 and at most 366"),
+        (f"invite --initial-peers {FAR} --folder nowhere", "nowhere holds no swarm"),
         ("invite --initial-peers /ip4/8.8.8.8/tcp/4001", "whose address it is"),
         (f"invite --initial-peers cosine:network=a,{FAR} --network b", "to the network a, and b is given"),
     ],
