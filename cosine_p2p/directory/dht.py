@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -93,7 +94,7 @@ class DhtDirectory:
         self._recalled = recalled or {}
         self.holders = 0
         self._look_ups = 0
-        # By name: the cell that contains our record, and how long it is used.
+        # By name: the cell that contains our record, and the time since when it is used.
         self._kept: dict[str, tuple[str, float]] = {}
         self._cells = cells
         self._identity = identity
@@ -170,8 +171,8 @@ class DhtDirectory:
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write to the last cell; if `KEEP_CELL_S` has passed or it refuses, to the first cell with room."""
         now_s = self._clock()
-        kept_in, until_s = self._kept.get(name, ("", 0.0))
-        if now_s < until_s:
+        kept_in, since_s = self._kept.get(name, ("", -math.inf))
+        if 0.0 <= now_s - since_s < KEEP_CELL_S:
             placement = await self._write(kept_in, record, is_renewal=True)
             if placement.is_enough:
                 return placement
@@ -179,7 +180,7 @@ class DhtDirectory:
             cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
             placement = await self._write(cell, record)
             if placement.is_enough:
-                self._kept[name] = cell, now_s + KEEP_CELL_S
+                self._kept[name] = cell, now_s
                 return placement
             owners = self._opened(cell, (await self._cells.read([cell]))[cell])
             if len(owners) < limits.MAX_CELL_OWNERS:

@@ -1,5 +1,6 @@
 """Records in the DHT: checks, and a node's bounded store. Values name their cell, since keys are hashes."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,7 +191,7 @@ class RecordStore:
         self._owned: dict[str, set[bytes]] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._purge_at_s = 0.0
+        self._purged_at_s = -math.inf
 
     def put(self, key: bytes, posting: Posting, now_s: float, *, source: str = "") -> bool:
         """Store a checked posting; False if it has lapsed, is not newer than the stored one, or has no room."""
@@ -207,8 +208,9 @@ class RecordStore:
         return posting == held.posting
 
     def _add(self, key: bytes, posting: Posting, now_s: float, source: str) -> bool:
-        if now_s >= self._purge_at_s:
-            self._purge_at_s = now_s + PURGE_EVERY_S
+        # Also after the clock was set back.
+        if not 0.0 <= now_s - self._purged_at_s < PURGE_EVERY_S:
+            self._purged_at_s = now_s
             for place, cell in list(self._cells.items()):
                 for owner in [owner for owner, held in cell.items() if held.forget_at_s < now_s]:
                     self._remove(place, owner)

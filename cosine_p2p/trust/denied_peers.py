@@ -131,12 +131,13 @@ class DeniedPeers:
         self._clock = clock
         self._offenders = Remembered[str, _Offender](MAX_PEERS)
         self._banned: dict[str, Ban] = {}
-        self._look_again_at_s = 0.0
+        self._looked_at_s = -math.inf
 
     def __contains__(self, peer_id: str) -> bool:
         now_s = self._clock()
-        if self._bans is not None and now_s >= self._look_again_at_s:
-            self._look_again_at_s = now_s + LOOK_AGAIN_S
+        # Also after the clock was set back.
+        if self._bans is not None and not 0.0 <= now_s - self._looked_at_s < LOOK_AGAIN_S:
+            self._looked_at_s = now_s
             self._banned = self._bans.read()
         ban = self._banned.get(peer_id)
         return peer_id in self._given or (ban is not None and ban.until_s > now_s)
@@ -148,10 +149,10 @@ class DeniedPeers:
         now_s = self._clock()
         offender = self._offenders.get(peer_id) or _Offender(now_s)
         self._offenders.note(peer_id, offender)
-        if now_s - offender.last_s < APART_S:
+        if 0.0 <= now_s - offender.last_s < APART_S:
             return
         offender.last_s = now_s
-        if now_s - offender.since_s > WITHIN_S:
+        if not 0.0 <= now_s - offender.since_s <= WITHIN_S:
             offender.since_s, offender.disconnected = now_s, 0
         offender.disconnected += 1
         if offender.disconnected < DISCONNECTED:
@@ -165,7 +166,7 @@ class DeniedPeers:
             round((ban.until_s - now_s) / 3600, 1),
             peer_id,
         )
-        self._look_again_at_s = 0.0
+        self._looked_at_s = -math.inf
 
 
 def parse_denied(values: Iterable[str]) -> frozenset[str]:

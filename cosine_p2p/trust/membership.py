@@ -112,7 +112,7 @@ class Membership:
         self._reread = reread
         self._state = state
         self._clock = clock
-        self._look_again_at_s = clock() + LOOK_AGAIN_S
+        self._looked_at_s = clock()
         self._warned_of = b""
         kept = state.read().get("revoked") if state is not None else None
         if isinstance(kept, str):
@@ -177,8 +177,9 @@ class Membership:
 
     def _check(self, certificate: Certificate, peer_id: str) -> None:
         now_s = self._clock()
-        if now_s >= self._look_again_at_s:
-            self._look_again_at_s = now_s + LOOK_AGAIN_S
+        # Also after the clock was set back.
+        if not 0.0 <= now_s - self._looked_at_s < LOOK_AGAIN_S:
+            self._looked_at_s = now_s
             self._look_again()
         check_certificate(certificate, swarm=self.swarm_id, member=peer_id, now_s=now_s, revoked=self._serials)
 

@@ -69,6 +69,7 @@ class Host:
     device: str
     home: Path
     addresses: tuple[str, ...] = ()
+    router: Router | None = None
     processes: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
     def move(self, *, router: Router | None = None, is_v4: bool = True, is_v6: bool = False) -> None:
@@ -80,7 +81,27 @@ class Host:
             family, bits, more = ("-6", 128, ("nodad",)) if ":" in address else ("-4", 32, ())
             _ip("-n", self.space, "addr", "add", f"{address}/{bits}", "dev", self.device, *more)
             _ip("-n", self.space, family, "route", "replace", "default", "dev", self.device)
-        self.lab.tell(do="place", name=self.name, router=router.name if router else "", addresses=self.addresses)
+        self.router = router
+        self._place(self.addresses)
+
+    def suspend(self) -> None:
+        """Stop all processes, and let no packet come or go until `wake`, as with a closed lid."""
+        self.signal("STOP")
+        self._place(())
+
+    def wake(self) -> None:
+        self._place(self.addresses)
+        self.signal("CONT")
+
+    def signal(self, name: str) -> None:
+        """Send a signal to all processes, also those that processes have started."""
+        found = subprocess.run(("ip", "netns", "pids", self.space), capture_output=True, text=True, check=False)
+        for pid in found.stdout.split():
+            subprocess.run(("kill", f"-{name}", pid), capture_output=True, check=False)
+
+    def _place(self, addresses: Sequence[str]) -> None:
+        router = self.router.name if self.router else ""
+        self.lab.tell(do="place", name=self.name, router=router, addresses=addresses)
 
     def start(self, *command: str, log: str, **environment: str) -> "subprocess.Popen[str]":
         """A process with pipes for its input and output; its errors go to a file of the home folder."""
@@ -123,10 +144,7 @@ class Laboratory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for host in self._hosts:
-            # Also what those processes have started.
-            found = subprocess.run(("ip", "netns", "pids", host.space), capture_output=True, text=True, check=False)
-            for pid in found.stdout.split():
-                subprocess.run(("kill", "-KILL", pid), capture_output=True, check=False)
+            host.signal("KILL")
             for process in host.processes:
                 process.kill()
                 process.wait()

@@ -5,6 +5,7 @@ full, asks one of the two for a text, and in the middle of it one thing changes.
 token by token, and a new client must be served afterwards.
 """
 
+import sys
 import time
 from enum import StrEnum
 from typing import Any, Final
@@ -25,6 +26,9 @@ TOKENS: Final = 96
 SHORT_TOKENS: Final = 4
 CHANGE_AFTER_TOKENS: Final = 4
 LOSS: Final = 0.01
+CLOSED_S: Final = 310.0
+"""Longer than peers keep a connection, and a record lives."""
+AWAKE_S: Final = 30.0
 HUNG_S: Final = 120.0
 """Bounds a text of six seconds, with all timeouts on the way."""
 TRY_S: Final = 8.0
@@ -72,7 +76,7 @@ class Swarm:
         self.client.say(prompt=PROMPT, verifier=verifier.peer_id, max_new_tokens=TOKENS, timeout_s=HUNG_S)
         text = self.client.follow(Text(), within_s=HUNG_S, tokens=CHANGE_AFTER_TOKENS)
         self._change(change, verifier)
-        self._find(verifier)
+        self.find(verifier)
         self.client.follow(text, within_s=HUNG_S)
         assert (text.error, tuple(text.token_ids)) == ("", greedy(encoded(PROMPT), TOKENS)), change
 
@@ -89,7 +93,7 @@ class Swarm:
             case Change.CLIENT:
                 self.client.host.move()
 
-    def _find(self, verifier: Node) -> None:
+    def find(self, verifier: Node) -> None:
         """Wait until a new client gets its text from a verifier."""
         since_s, error = time.monotonic(), None
         while error != "":
@@ -104,6 +108,22 @@ def test_a_text_is_the_same_whatever_moves_in_the_middle_of_it(lab: Laboratory, 
     swarm = Swarm(lab, transport)
     for change in Change:
         swarm.play(change)
+
+
+def test_nodes_whose_lids_were_closed_are_found_and_answer_within_half_a_minute(lab: Laboratory) -> None:
+    swarm = Swarm(lab, "light")
+    verifiers = (swarm.home, swarm.public)
+    for verifier in verifiers:
+        verifier.host.suspend()
+    time.sleep(CLOSED_S)
+    for verifier in verifiers:
+        verifier.host.wake()
+    opened_s = time.monotonic()
+    for verifier in verifiers:
+        swarm.find(verifier)
+        took_s = time.monotonic() - opened_s
+        sys.stderr.write(f"{verifier.host.name} answers {took_s:.1f} s after its lid was opened\n")
+        assert took_s < AWAKE_S
 
 
 def generates(client: Host, address: str) -> bool:

@@ -15,7 +15,7 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressBook, DialPolicy, Reach, parse_address, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
-from cosine_p2p.transport.full.initial_peers import InitialPeers, is_dialable
+from cosine_p2p.transport.full.initial_peers import InitialPeers, elapsed_s, is_dialable
 from cosine_p2p.transport.full.neighbours import NEIGHBOUR, Neighbours
 from cosine_p2p.transport.full.questions import ask_identity
 from cosine_p2p.transport.full.reachability import Reachability
@@ -36,6 +36,8 @@ SILENT_S: Final = 3.0  # Peers send something each second; p2pd detects a silent
 PUNCH_LOOK_S: Final = 0.05
 PUNCH_LOOKS: Final = 20  # One second; a direct connection exists after 0.3 s at a round trip of 40 ms.
 RELAYED_S: Final = 600.0  # How long a peer that stayed relayed is dialled without waiting for a direct connection.
+LOOK_S: Final = 15.0  # The maximum age of the peers that a restarted daemon connects to.
+CLOCK_SET_S: Final = 5.0  # More than a clock drifts between two looks, less than records tolerate.
 QUESTION_S: Final = 2.0  # Timeout for an identify request to a connected peer.
 MAX_STREAMS: Final = 4096  # Bounds memory; equals the backlog of the listening socket.
 MAX_STREAMS_EACH: Final = 64  # Streams of one peer: enough for every protocol and its links.
@@ -216,12 +218,17 @@ class HivemindTransport:
         while True:
             assert self._running is not None
             ended = asyncio.ensure_future(self._running.daemon.ended())
+            ahead_s = time.time() - elapsed_s()
             try:
                 while not ended.done():
-                    # The maximum age of the peers that a restarted daemon connects to.
-                    await asyncio.wait([ended], timeout=15.0)
+                    await asyncio.wait([ended], timeout=LOOK_S)
                     if not ended.done():
                         await self._note_connected_peers()
+                    before_s, ahead_s = ahead_s, time.time() - elapsed_s()
+                    if abs(ahead_s - before_s) > CLOCK_SET_S:
+                        # hivemind leaves silent peers out until a time of the clock, and records have its times.
+                        logger.info("the clock of this machine was set by %+.0f s", ahead_s - before_s)
+                        self._run(self._changed())
                 logger.warning("the network daemon ended with code %d; starting it again", ended.result())
                 await self._rebuild()
             finally:

@@ -125,6 +125,20 @@ def test_a_full_store_takes_from_the_range_that_has_most() -> None:
     assert store._bytes < 2 * (ENTRY_BYTES + 40), "lapsed records are removed"
 
 
+def test_a_clock_that_is_set_back_keeps_no_lapsed_record_and_no_cell() -> None:
+    store, clock = RecordStore(), Clock(NOW_S + 86_400.0)
+    cells = FewHolders(clock)
+    writer = directory(cells, 1, clock)
+    for ahead_s in (86_400.0, 0.0):
+        clock.now_s = NOW_S + ahead_s
+        assert store.put(b"%f" % ahead_s, posting(1, now_s=clock()), clock())
+        asyncio.run(writer.announce(record_of(OWNER, now_s=clock()), [TARGET]))
+    assert [is_renewal for _, is_renewal in cells.written] == [False] * 4
+    later_s = NOW_S + 1000
+    assert store.put(b"new", posting(2, now_s=later_s), later_s)
+    assert store._bytes < 3 * (ENTRY_BYTES + 40), "that of the day to come, and the new one"
+
+
 @pytest.mark.parametrize("seed", soak_rest(range(20)))
 def test_the_store_against_a_plain_model(seed: int) -> None:
     rng, store, now_s = random.Random(seed), RecordStore(), NOW_S

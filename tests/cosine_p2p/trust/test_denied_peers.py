@@ -76,6 +76,19 @@ def test_a_peer_that_returns_after_each_disconnection_is_banned_for_an_hour(
     assert PEER not in denied
 
 
+def test_a_clock_that_is_set_back_delays_no_ban(file: Path, clock: Clock) -> None:
+    bans = BanFile(file, clock=clock)
+    denied = DeniedPeers(bans=bans, clock=clock)
+    denied.note_disconnected(PEER)
+    assert OTHER not in denied
+    clock.now_s -= 86_400.0
+    disconnected(denied, clock)
+    assert PEER in denied
+    clock.now_s -= 86_400.0
+    bans.ban(OTHER, until_s=1e11, why="spam")
+    assert OTHER in denied
+
+
 @pytest.mark.parametrize("each_s", [WITHIN_S / 2, APART_S / 2], ids=["now and then", "calls under way"])
 def test_what_is_no_flood_bans_nobody(file: Path, clock: Clock, each_s: float) -> None:
     denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)

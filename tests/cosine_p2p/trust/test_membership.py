@@ -79,7 +79,11 @@ def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_f
     theirs, first, renewed = swarm.admit(MEMBER), swarm.admit(US), swarm.admit(US)
     lines = [as_line(certificate, prefix=CERTIFICATE_LINE) for certificate in (first, renewed)]
     file = written(tmp_path, lines[0])
+    # A clock that was ahead for a while delays nothing.
+    swarm.clock.now_s += DAY_S / 2
     ours = Membership.load(file, US, clock=swarm.clock)
+    swarm.clock.now_s -= DAY_S / 2
+    ours.check(theirs, peer_id=MEMBER)
     written(tmp_path, *lines, as_line(swarm.revoke(MEMBER, sequence=4), prefix=REVOCATIONS_LINE))
     ours.check(theirs, peer_id=MEMBER)
     assert ours.certificate == first

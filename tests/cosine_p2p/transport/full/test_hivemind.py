@@ -20,7 +20,17 @@ from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of
-from tests.cosine_p2p.transport.full_nodes import Swarm, content, directory_of, echo, in_swarm, pid_of, plant, swarm
+from tests.cosine_p2p.transport.full_nodes import (
+    Swarm,
+    content,
+    dht_of,
+    directory_of,
+    echo,
+    in_swarm,
+    pid_of,
+    plant,
+    swarm,
+)
 
 pytestmark = pytest.mark.network
 
@@ -68,6 +78,27 @@ async def test_protocols_are_served_again_after_they_were_withdrawn(made: Swarm)
                     (await b.dial(a.peer_id, ECHO)).close()
                     await asyncio.sleep(0.05)
     assert a.open_streams == 0
+
+
+@in_swarm
+async def test_a_node_whose_clock_is_set_is_announced_anew_and_forgets_who_was_silent(
+    made: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.LOOK_S", 0.05)
+    node, has_changed = await made.node(), asyncio.Event()
+
+    async def note_change() -> None:
+        has_changed.set()
+
+    async with node.serving({}, note_change):
+        await asyncio.sleep(0.2)
+        assert not has_changed.is_set()
+        silent = dht_of(node).blacklist
+        silent.register_failure("a peer")
+        now_s = time.time
+        monkeypatch.setattr(time, "time", lambda: now_s() - 3600.0)
+        await asyncio.wait_for(has_changed.wait(), 10.0)
+        assert "a peer" not in silent
 
 
 @in_swarm
