@@ -2,8 +2,15 @@
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 
+import pytest
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_node.passes.idle_passes import WaitForWork
+from cosine_node.passes.unloading import ModelMemory
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
 
@@ -47,3 +54,78 @@ async def test_a_resting_drafter_leaves_its_request_and_drafts_again_afterwards(
     await asyncio.sleep(30.0)
     again = await client.generate(PROMPT)
     assert again.token_ids == EXPECTED and again.accepted
+
+
+LOAD_S = 20.0
+IDLE_S = 60.0
+
+
+class Unloaded(ModelMemory):
+    """A simulated model that is unloaded after `IDLE_S`, and whose first `failing` loads fail."""
+
+    def __init__(self, make: Callable[[], ScriptedEngine], *, failing: int = 0) -> None:
+        self.told: list[str] = []
+        self.loads = 0
+
+        async def load() -> list[ScriptedEngine]:
+            await asyncio.sleep(LOAD_S)
+            self.loads += 1
+            if self.loads <= failing:
+                raise MemoryError("a game has it")
+            return [make()]
+
+        super().__init__(
+            [make()],
+            load,
+            model="model",
+            load_s=LOAD_S,
+            after_s=IDLE_S,
+            emit=lambda event, fields: self.told.append(event),
+        )
+
+    def waiting(self, swarm: SimulatedSwarm, place: int) -> WaitForWork:
+        """Wait for work at the member of the swarm with that place."""
+        return lambda work: self.wait(work, idle=asyncio.Event.wait, progress=swarm.members[place].service.progress)
+
+
+@in_a_swarm
+async def test_a_request_waits_for_the_only_verifiers_model_and_its_text_is_the_same(swarm: SimulatedSwarm) -> None:
+    memory = Unloaded(target_engine)
+    await swarm.verifier(memory.engines[0], wait_for_work=memory.waiting(swarm, 0))
+    client = await swarm.client(max_new_tokens=TOKENS)
+    assert (await client.generate(PROMPT)).token_ids == EXPECTED
+    for unloads in range(1, 3):
+        assert memory.until_loaded_s == 0.0
+        await asyncio.sleep(2 * IDLE_S)
+        assert memory.until_loaded_s == pytest.approx(LOAD_S) and memory.told == ["unloaded"] * unloads
+        began_s = asyncio.get_running_loop().time()
+        both = await asyncio.gather(client.generate(PROMPT), client.generate(PROMPT))
+        assert [done.token_ids for done in both] == [EXPECTED] * 2
+        assert LOAD_S < asyncio.get_running_loop().time() - began_s < LOAD_S + 10.0
+        assert {len(done.verifiers) for done in both} == {1} and memory.loads == unloads
+
+
+@in_a_swarm
+async def test_a_model_that_cannot_be_loaded_loses_no_request_and_the_next_one_tries_again(
+    swarm: SimulatedSwarm,
+) -> None:
+    memory = Unloaded(target_engine, failing=1)
+    await swarm.verifier(memory.engines[0], wait_for_work=memory.waiting(swarm, 0))
+    await asyncio.sleep(2 * IDLE_S)
+    client = await swarm.client(max_new_tokens=TOKENS, timeout_s=300.0, patience_s=60.0)
+    assert (await client.generate(PROMPT)).token_ids == EXPECTED
+    assert memory.loads == 2 and memory.until_loaded_s == 0.0
+
+
+@in_a_swarm
+async def test_an_unloaded_drafter_costs_drafts_alone_until_it_is_loaded(swarm: SimulatedSwarm) -> None:
+    memory = Unloaded(partial(draft_engine, 0.9))
+    await swarm.verifier(target_engine())
+    await swarm.drafter(memory.engines[0], wait_for_work=memory.waiting(swarm, 1))
+    await asyncio.sleep(2 * IDLE_S)
+    client = await swarm.client(max_new_tokens=TOKENS)
+    first = await client.generate(PROMPT)
+    assert first.token_ids == EXPECTED and not first.accepted
+    await asyncio.sleep(LOAD_S)
+    again = await client.generate(PROMPT)
+    assert again.token_ids == EXPECTED and again.accepted and memory.loads == 1

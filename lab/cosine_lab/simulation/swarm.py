@@ -26,6 +26,7 @@ from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -176,6 +177,7 @@ class SimulatedSwarm:
         ring: Ring | None = None,
         policy: Policy | None = None,
         is_stepped: bool = False,
+        wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
     ) -> Member:
         """Start a verifier, with its own drafter if there is a `home_engine`.
@@ -221,6 +223,7 @@ class SimulatedSwarm:
             home=home,
             coordinator=coordinator,
             chain=chain,
+            wait_for_work=wait_for_work,
         )
         service.pass_s = curve.seconds(1)
         member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
@@ -246,6 +249,7 @@ class SimulatedSwarm:
         domain: str = "code",
         identity: Identity | None = None,
         observer: DraftObserver | None = None,
+        wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
     ) -> Member:
         """Start a drafter, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
@@ -261,6 +265,7 @@ class SimulatedSwarm:
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
             observer=observer,
+            wait_for_work=wait_for_work,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 

@@ -35,7 +35,7 @@ from cosine_node.cli.options import (
 from cosine_node.engine.pool_size import AUTO, parse_memory
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, has_files
 from cosine_node.passes.emulation import Emulation
-from cosine_node.serving.guest import GuestRules, Hours
+from cosine_node.serving.guest import GuestRules, Hours, parse_pause
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.terminal.events import Emit, telling
 from cosine_node.terminal.interrupts import run_until_stopped
@@ -213,6 +213,22 @@ class AsGuest:
     on_mains: Annotated[
         bool, operation_option("on-mains", "", "Work only while the machine is not on battery.")
     ] = False
+    unload_after: Annotated[
+        str | None,
+        operation_option(
+            "unload-after",
+            "TIME",
+            "Give back the model's memory after a time without work, such as 30m; the next request waits for it.",
+        ),
+    ] = None
+
+    def unload_after_s(self, engine: EngineChoice, sources: "list[ModelSource]") -> float | None:
+        """Seconds without work until models are unloaded. None for never. Raises `UsageError`."""
+        if self.unload_after is None:
+            return None
+        if engine.kind is EngineKind.VLLM or not all(has_files(source.model) for source in sources):
+            raise UsageError("--unload-after is for models that this process holds, with torch or llama.cpp.")
+        return parse_pause(self.unload_after, option="--unload-after")
 
     @property
     def rules(self) -> GuestRules:
@@ -266,7 +282,7 @@ def join(
         raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")
     # A check without role and model is that of a client.
     chosen = parse_role(role) if role is not None else Role.DRAFTER if served.model else None
-    nodes = () if chosen is None else _nodes(chosen, served, parts, learning, work)
+    nodes = () if chosen is None else _nodes(chosen, served, parts, learning, work, guest)
     _refuse_shared_ports(len(nodes), network)
     target = nodes[0].source.target if nodes else served.target or ALL_TARGETS
     plan = JoinPlan(network=network, nodes=nodes, target=target)
@@ -292,6 +308,7 @@ _OF_A_DRAFTER: Final = frozenset({"expertise", "learn", "learn_memory"})
 _OF_A_VERIFIER: Final = frozenset({"draft_model", "max_coordinated", "share_prefixes", "share_weights"})
 _OF_A_STAGE: Final = frozenset({"layers", "memory"})
 _OF_A_HEAD: Final = frozenset({"over_stages", "warm_spare"})
+_OF_A_WHOLE_MODEL: Final = frozenset({"unload_after"})
 _OF_AN_ENGINE: Final = frozenset(
     {"engine", "quantize", "kv_memory", "deterministic", "vllm_python", "tensor_parallel", "pipeline_parallel"}
 )
@@ -333,19 +350,19 @@ stage = _verb(
     "stage",
     Role.STAGE,
     "Hold some layers of a target that is too large for one machine, until interrupted.",
-    without=_OF_A_DRAFTER | _OF_A_VERIFIER | _OF_A_HEAD | (_OF_AN_ENGINE - {"quantize"}),
+    without=_OF_A_DRAFTER | _OF_A_VERIFIER | _OF_A_HEAD | _OF_A_WHOLE_MODEL | (_OF_AN_ENGINE - {"quantize"}),
 )
 head = _verb(
     "head",
     Role.VERIFIER,
     "Generate for clients with a target whose layers stages hold, until interrupted.",
-    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_AN_ENGINE | {"dtype"},
+    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_WHOLE_MODEL | _OF_AN_ENGINE | {"dtype"},
     over_stages=True,
 )
 
 
 def _nodes(
-    role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork
+    role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork, guest: AsGuest
 ) -> "tuple[NodeOptions, ...]":
     """The nodes to run. Raises `UsageError`."""
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
@@ -366,6 +383,9 @@ def _nodes(
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
     make_learner = learning.maker(role, models)
+    unload_after_s = guest.unload_after_s(engine, sources)
+    if unload_after_s is not None and (role is Role.STAGE or parts.over_stages or make_learner is not None):
+        raise UsageError("--unload-after is for whole models that do not learn.")
     return tuple(
         NodeOptions(
             role=role,
@@ -380,6 +400,7 @@ def _nodes(
             keeps_spare_warm=parts.warm_spare,
             make_learner=make_learner,
             shares_weights=parts.share_weights,
+            unload_after_s=unload_after_s,
             layers=parts.layers or AUTO,
             memory=parts.memory or AUTO,
         )

@@ -1,6 +1,8 @@
-"""The processor of this machine: its name and its abilities. Needs no PyTorch."""
+"""The processor of this machine and its memory. Needs no PyTorch."""
 
+import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,12 @@ def reads_float16() -> bool:
 def has_card() -> bool:
     """Return True if Linux shows a graphics card that PyTorch or llama.cpp could compute on."""
     return any(map(os.path.exists, CARDS))
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system, if the C library supports that (malloc_trim(3) of glibc)."""
+    with suppress(OSError, AttributeError, ValueError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def processor_name() -> str:

@@ -17,6 +17,7 @@ from cosine_protocol.records import Role
 if TYPE_CHECKING:
     from cosine_node.engine.eagle.head_engine import DraftHead
     from cosine_node.engine.torch.engine import TorchEngine
+    from cosine_node.passes.unloading import ReturnableEngine
 
 EAGLE_SCHEME: Final = "eagle3:"
 """Optional prefix of the name of an EAGLE-3 head, as in other servers."""
@@ -32,7 +33,7 @@ class HomeModel:
 
     engine: Engine
     curve: CostCurve
-    target: "TorchEngine | None" = None
+    target: "TorchEngine | ReturnableEngine | None" = None
 
 
 def load_with_home(

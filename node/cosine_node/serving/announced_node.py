@@ -227,6 +227,11 @@ class AnnouncedNode(ABC):
         """For a drafter: the tokens that clients accepted from it, and all tokens of their texts."""
         return None
 
+    @property
+    def _until_loaded_s(self) -> float:
+        """The time that the next pass waits for the model."""
+        return 0.0
+
     def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
         """Further loops that run until the node stops."""
         return ()
@@ -377,7 +382,7 @@ class AnnouncedNode(ABC):
             "model": self._model_name,
             "expertise": (),
             "load_requests": self.service.requests,
-            "pass_us": round(1e6 * self._speed.pass_s),
+            "pass_us": round(1e6 * (self._speed.pass_s + self._until_loaded_s)),
             "eos": self._names.facts.eos,
             "addresses": self._transport.reach.addresses[: limits.MAX_ADDRESSES],
             "software": AGENT,

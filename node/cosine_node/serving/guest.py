@@ -58,6 +58,15 @@ class Hours:
         return f"{self.begin:%H:%M}-{self.end:%H:%M}"
 
 
+def parse_pause(written: str, *, option: str) -> float:
+    """Parse a time such as 30m, 90s or 2h as seconds. Raises `UsageError` with the name of the option."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh]?)", written.strip(), re.ASCII)
+    seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not seconds:
+        raise UsageError(f"{option} takes a time such as 30m, 90s or 2h, not {written!r}.")
+    return seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestRules:
     """An operator's rules for a node that is a guest on its machine.

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.base import Engine
 from cosine_node.engine.openai.engine import ServerEngine
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, in_ending_thread
+from cosine_node.passes.unloading import ModelMemory
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
@@ -63,10 +65,15 @@ async def run_nodes(
         loaded = []
         for (claimed, _), each in zip(places, options, strict=True):
             try:
+                began_s = time.monotonic()
                 served, home = await in_ending_thread(load_models, each, emit)
+                memory = None
+                if each.unload_after_s is not None:
+                    load_s = time.monotonic() - began_s
+                    served, home, memory = returnable(each, served, home, emit, load_s=load_s)
                 make, peer_id = each.make_learner, claimed.identity.peer_id
                 learner = None if make is None else await asyncio.to_thread(make, served, each, peer_id)
-                loaded.append((served, home, learner))
+                loaded.append((served, home, learner, memory))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -74,17 +81,17 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        for (claimed, gate), each, (served, home, learner) in zip(places, options, loaded, strict=True):
+        for (claimed, gate), each, (served, home, learner, memory) in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack, stop)
             if joined is None:
                 return
             if each.role is Role.VERIFIER:
-                node = VerifierNode(joined, served, each, home=home)
+                node = VerifierNode(joined, served, each, home=home, memory=memory)
                 if each.shares_weights:
                     node.weights = await sharing(served.names.folder)
                 nodes.append(node)
             else:
-                nodes.append(DrafterNode(joined, served, each, learner=learner))
+                nodes.append(DrafterNode(joined, served, each, learner=learner, memory=memory))
             # Without initial peers, all nodes join the network of the first.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
@@ -92,12 +99,44 @@ async def run_nodes(
         await together([node.live(emit, stop) for node in nodes], stop)
 
 
-def load_models(options: NodeOptions, emit: Emit) -> tuple[ServedModel, HomeModel | None]:
+def load_models(
+    options: NodeOptions, emit: Emit, *, measure_s: float | None = None
+) -> tuple[ServedModel, HomeModel | None]:
     """Load and measure a node's model, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
-    measure_s = MEASURE_S if options.emulated_device is None else WARM_UP_S
+    if measure_s is None:
+        measure_s = MEASURE_S if options.emulated_device is None else WARM_UP_S
     if options.home is None:
         return load_served(options.source, options.role, emit, measure_s=measure_s), None
     return load_with_home(options.source, options.home, emit, measure_s=measure_s)
+
+
+def returnable(
+    options: NodeOptions, served: ServedModel, home: HomeModel | None, emit: Emit, *, load_s: float
+) -> tuple[ServedModel, HomeModel | None, ModelMemory]:
+    """Return the models with engines whose memory can be given back. The first load took `load_s`."""
+    names, after_s = served.names, options.unload_after_s
+    assert after_s is not None
+
+    async def load_again() -> list[Engine]:
+        # The speed is known.
+        again, home_again = await in_ending_thread(load_models, options, emit, measure_s=WARM_UP_S)
+        if again.names != names:
+            raise UsageError("its files have changed")
+        return [again.engine] if home_again is None else [again.engine, home_again.engine]
+
+    share_grammars(served, home)
+    engines = [served.engine] if home is None else [served.engine, home.engine]
+    memory = ModelMemory(engines, load_again, model=names.model_name, load_s=load_s, after_s=after_s, emit=emit)
+    engine = memory.engines[0]
+    if home is not None:
+        home = replace(home, engine=memory.engines[1], target=None if home.target is None else engine)
+    return replace(served, engine=engine), home, memory
+
+
+def share_grammars(served: ServedModel, home: HomeModel | None) -> None:
+    """Let a verifier's own drafter use the target's grammars if it has the same tokens."""
+    if home is not None and isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target):
+        home.engine.grammars = served.engine.grammars
 
 
 def identity_files(first: Path | None, count: int) -> list[Path | None]:
@@ -134,18 +173,20 @@ class RunningNode(AnnouncedNode):
         options: NodeOptions,
         *,
         chain: ChainRunner | None = None,
+        memory: ModelMemory | None = None,
     ) -> None:
-        """A `chain` has its own cost curve, of passes over the whole chain."""
+        """A `chain` has its own cost curve, of passes over the whole chain. `memory` is that of `served`."""
         device = options.emulated_device
         curve = device.curve(options.role) if device else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(joined, role=options.role, names=served.names, speed=speed, emulation=options.emulation)
         self._served = served
         self._options = options
+        self._memory = memory
         self._engine_thread = ThreadRunner(served.engine)
         measured = self._engine_thread if chain is None else chain
         self._runner: Runner = measured
-        self._wait_for_work: WaitForWork = asyncio.Event.wait
+        self._wait_while_loaded: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
         if device:
@@ -153,7 +194,17 @@ class RunningNode(AnnouncedNode):
         elif not isinstance(served.engine, ServerEngine):
             # The passes of a server's engine wait for the server, so their times do not tell its pace.
             measured.note_pass = speed.note
-            self._wait_for_work = IdlePasses(served.engine, measured, speed).wait
+            self._wait_while_loaded = IdlePasses(served.engine, measured, speed).wait
+
+    async def _wait_for_work(self, work: asyncio.Event) -> None:
+        if self._memory is None:
+            await self._wait_while_loaded(work)
+        else:
+            await self._memory.wait(work, idle=self._wait_while_loaded, progress=self.service.progress)
+
+    @property
+    def _until_loaded_s(self) -> float:
+        return 0.0 if self._memory is None else self._memory.until_loaded_s
 
     def _end(self) -> None:
         self._runner.close()
@@ -199,13 +250,12 @@ class VerifierNode(RunningNode):
         *,
         home: HomeModel | None = None,
         chain: ChainRunner | None = None,
+        memory: ModelMemory | None = None,
     ) -> None:
-        super().__init__(joined, served, options, chain=chain)
+        super().__init__(joined, served, options, chain=chain, memory=memory)
         self._home: HomeDrafter | None = None
+        share_grammars(served, home)
         if home is not None:
-            # A drafter can use the target's grammars if it has the same tokens.
-            if isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target is not None):
-                home.engine.grammars = served.engine.grammars
             # Over stages it drafts all the time, and messages must not wait for it.
             beside = self._engine_thread if chain is None else None
             runner: Runner = ThreadRunner(home.engine, beside=beside, gives_way=chain is not None)
@@ -269,12 +319,13 @@ class DrafterNode(RunningNode):
         options: NodeOptions,
         *,
         learner: DraftLearner | None = None,
+        memory: ModelMemory | None = None,
     ) -> None:
         """A `learner` provides the engine, with the weights that serve."""
         if learner is not None:
             names = replace(served.names, model_name=learner.model_name)
             served = replace(served, engine=learner.engine, names=names)
-        super().__init__(joined, served, options)
+        super().__init__(joined, served, options, memory=memory)
         self._learner = learner
         self._expertise = options.expertise if learner is None else learner.expertise
         self.service = DrafterService(

@@ -61,6 +61,7 @@ class NodeOptions:
     keeps_spare_warm: For a verifier over stages: keep a second chain ready.
     make_learner: For a drafter that learns: makes its learner.
     shares_weights: Serve the weights of the target to stages that fetch them.
+    unload_after_s: Time without work after which the model's memory is given back; None for never.
     layers: For a stage: the layers, such as 8:16, or auto.
     memory: For a stage: memory of weights and KV cache: a size, a part of the free memory, or auto.
     """
@@ -77,6 +78,7 @@ class NodeOptions:
     keeps_spare_warm: bool = True
     make_learner: "LearnerMaker | None" = None
     shares_weights: bool = True
+    unload_after_s: float | None = None
     layers: str = AUTO
     memory: str = AUTO
 

@@ -53,6 +53,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",
     "rested": "{model} {said}.",
+    "unloaded": "The memory of {model} is given back; the next request waits {said} for it.",
     "switched": "{model}, with the learned weights, serves from now on.",
     "rolled_back": "{model} serves again: {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",

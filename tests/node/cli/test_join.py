@@ -129,6 +129,15 @@ def test_a_target_that_ships_with_drafters_has_one_of_its_own(
     assert own == ["zoo:smol-eagle", "zoo:smol-general", None, None]
 
 
+@pytest.mark.parametrize(("written", "after_s"), [("30m", 1800.0), ("90", 90.0), ("1.5h", 5400.0)])
+def test_a_model_may_be_unloaded_after_a_time_without_work(
+    run: Run, started: list[Any], written: str, after_s: float
+) -> None:
+    run("join", "--role", "drafter", "--model", "zoo:draft-code", "--unload-after", written)
+    ((_, (only,)),) = started
+    assert only.unload_after_s == after_s
+
+
 def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
     line = "join --role verifier --over-stages --model someone/model --max-requests 4"
     run(*line.split())
@@ -160,6 +169,10 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
         ("drafter --learn-memory 1GiB", "add --learn"),
         ("drafter --learn --learn-memory 1MiB", "4MiB or more"),
         ("drafter --learn --learn-memory auto", "a size such as"),
+        ("verifier --unload-after soon", "a time such as 30m"),
+        ("verifier --unload-after 0s", "a time such as 30m"),
+        ("drafter --model ngram --unload-after 30m", "for models that this process holds"),
+        ("stage --model zoo:target --unload-after 30m", "for whole models that do not learn"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_sentence(

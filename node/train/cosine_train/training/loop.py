@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from cosine_node.engine.processor import has_fast_bfloat16
+from cosine_node.engine.processor import give_back_freed_memory, has_fast_bfloat16
 
 LAST_RATE_SHARE: Final = 0.03
 """The final learning rate as a share of the full one."""
@@ -81,12 +81,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for option in (MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD):
             libc.mallopt(option, MOST_KEPT_BYTES)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed memory to the system, if the C library supports that (malloc_trim(3) of glibc)."""
-    with suppress(OSError, AttributeError, ValueError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def train(
