@@ -5,7 +5,7 @@ import logging
 import reprlib
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -82,9 +82,10 @@ class Endpoint:
             model=self._service.model_named(wanted.model),
             seed=draw_seed() if wanted.seed is None else wanted.seed,
             send=send,
+            ignored=wanted.ignored,
         )
         log_fields: dict[str, object] = request.state.log_fields
-        async with writer.stream.kept_alive() if wanted.is_streamed else nullcontext():
+        async with writer.stream.kept_alive():
             try:
                 wanted = await self._fitted(wanted)
                 await self._reply(wanted, writer, receive, log_fields, request.state.key)

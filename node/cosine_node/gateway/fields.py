@@ -1,13 +1,15 @@
 """Tables of request fields: honoured, harmless and refused.
 
 They cover OpenAI's API, vLLM, llama.cpp's server, SGLang, TGI and their clients. A field in none of the tables is
-refused (docs/decisions/0045-fields-of-requests.md).
+refused if it could change the text, and else named in a header (docs/decisions/0045-fields-of-requests.md).
 """
 
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
+from urllib.parse import quote
 
 from cosine_node.gateway.api_errors import unsupported
 from cosine_node.gateway.body import Body, ascii_name
@@ -154,20 +156,72 @@ _ONLY: Final[Mapping[str, Refusal]] = {
 """The refusals of fields that belong to another kind of body."""
 
 
+ABOUT_TEXT: Final = re.compile(
+    "adapt|audio|beam|best_of|bias|choice|constrain|decod|dry_|echo|effort|entropy|format|function|generat|grammar"
+    "|greedy|guid|image|input|instruct|language|length|logit|logprob|lora|mask|message|mirostat|modal|model|noise"
+    "|output|penal|prefix|prompt|quant|random|reason|regex|repe[at]|sampl|schema|search|seed|stop|style|suffix"
+    "|system|temper|templat|think|token|tool|top_|top[knp]$|trunc|typical|verbos|video|word|xtc"
+)
+"""What the name of a field contains that could change a text or its form, unless it is about a cache."""
+NEARLY: Final = 0.85
+"""The likeness of a honoured name from which an unknown one counts as misspelt: `temprature` has 0.95."""
+MAX_IGNORED: Final = 32
+"""Bounds the header, and the work of a request with many names."""
+MAX_SHOWN: Final = 64
+"""Characters of a name in the header."""
+
+
+def could_change_text(name: str, value: Any, honoured: Set[str]) -> bool:
+    """Return True for an unknown field that could change the text: by its name, or by one inside its value."""
+    if value is False or value in ("", [], {}):
+        return False
+    if get_close_matches(_snake(name), honoured, n=1, cutoff=NEARLY) or _is_about_text(name):
+        return True
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict(inner):
+                if any(each in honoured or _is_about_text(each) for each in inner):
+                    return True
+                waiting += inner.values()
+            case list(inner):
+                waiting += inner
+    return False
+
+
+def _snake(name: str) -> str:
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
+
+
+def _is_about_text(name: str) -> bool:
+    return bool(ABOUT_TEXT.search(_snake(name)) and "cache" not in name.lower())
+
+
+def told_ignored(names: Sequence[str]) -> bytes:
+    """The value of the header for ignored fields, in printable ASCII."""
+    return ", ".join(quote(name, safe="", errors="backslashreplace")[:MAX_SHOWN] for name in names).encode("ascii")
+
+
 def refuse_others(
     body: Body,
     honoured: Set[str],
     *,
     harmless: Set[str] = HARMLESS,
     refusals: Mapping[str, Refusal] = REFUSED,
-) -> None:
-    """Raise `ApiError` for the first field that is not honoured, harmless or neutral."""
+) -> tuple[str, ...]:
+    """Return the names of unknown fields, which are ignored.
+
+    Raises `ApiError` for the first field that is not honoured, harmless or neutral, and could change the text.
+    """
+    ignored: list[str] = []
     for name, value in body.items():
         if value is None or name in honoured or name in harmless:
             continue
         refusal = refusals.get(name) or _ONLY.get(name)
         if refusal is None:
-            # An unknown field might change the text.
+            if len(ignored) < MAX_IGNORED and not could_change_text(name, value, honoured):
+                ignored.append(name)
+                continue
             shown = ascii_name(name)
             nearest = get_close_matches(name, sorted(honoured), n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
@@ -179,6 +233,7 @@ def refuse_others(
         # The best n of n are all of them.
         if not is_neutral and not (name == "best_of" and value == body.get("n")):
             raise unsupported(name, f"{name} is not supported here: {refusal.reason}.")
+    return tuple(ignored)
 
 
 def refuse_stream_options(options: Body) -> None:

@@ -225,7 +225,7 @@ def choices_writer(style: Style) -> MakeWriter:
     """Return the `MakeWriter` of an endpoint whose replies are choices of this style."""
 
     def make(_: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-        about["tells_provenance"] = wanted.tells_provenance
+        about |= {"tells_provenance": wanted.tells_provenance, "is_streamed": wanted.is_streamed}
         if not wanted.is_streamed:
             return WholeReplyWriter(style=style, **about)
         choices = len(wanted.prompts) * wanted.n

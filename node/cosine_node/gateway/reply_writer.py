@@ -13,6 +13,7 @@ from starlette.types import Send
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.event_stream import EventStream, Headers, sent_event
+from cosine_node.gateway.fields import told_ignored
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.origins import joined_origins
@@ -28,7 +29,9 @@ TARGET_HEADER: Final = b"x-cosine-target"
 """The content digest of the target, in hexadecimal digits."""
 PROOF_HEADER: Final = b"x-cosine-proof"
 """The digest of the request that the verifiers' signatures and logs name, in hexadecimal digits."""
-ORIGIN_HEADERS: Final = tuple(name.decode() for name in (VERIFIER_HEADER, TARGET_HEADER, PROOF_HEADER))
+IGNORED_HEADER: Final = b"x-cosine-ignored"
+"""The fields of the request that nobody knows and that cannot change the text."""
+OWN_HEADERS: Final = tuple(name.decode() for name in (VERIFIER_HEADER, TARGET_HEADER, PROOF_HEADER, IGNORED_HEADER))
 
 
 @dataclass(kw_only=True)
@@ -46,13 +49,21 @@ class ReplyWriter(ABC):
     model: str
     seed: int
     send: Send
+    is_streamed: bool
+    ignored: tuple[str, ...] = ()
     started: ChoiceStarted | None = None
     finished: list[ChoiceFinished] = field(default_factory=list)
     stream: EventStream = field(init=False)
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stream = EventStream(self.send, headers=self._origin)
+        self.stream = EventStream(
+            self.send,
+            headers=self._origin,
+            is_body=not self.is_streamed,
+            # Its status cannot be taken back: a body may begin once a verifier serves the request.
+            may_wait=lambda: self.is_streamed or (self.started is not None and bool(self.started.serving())),
+        )
         self._began_s = time.monotonic()
 
     async def take(self, event: ChoiceEvent) -> None:
@@ -76,9 +87,14 @@ class ReplyWriter(ABC):
         """Write the rest after all choices have finished."""
 
     async def fail(self, problem: ApiError) -> None:
-        """End the stream with an error, or raise it if no status has been sent."""
+        """End the stream with an error, or raise it if no status has been sent.
+
+        A body that has begun is cut off, which its reader cannot take for a reply.
+        """
         if not self.stream.is_begun:
             raise problem
+        if not self.is_streamed:
+            return
         for event in self._failure(problem):
             await self._write_event(event)
         await self.stream.write(self.end_mark, is_last=True)
@@ -95,6 +111,8 @@ class ReplyWriter(ABC):
     def _origin(self) -> Headers:
         """The headers that tell where the reply comes from, as far as it is known when they are sent."""
         timing = [(b"server-timing", f"first;dur={1e3 * (time.monotonic() - self._began_s):.1f}".encode())]
+        if self.ignored:
+            timing.append((IGNORED_HEADER, told_ignored(self.ignored)))
         if self.started is None:
             return timing
         request = self.started.request
@@ -119,15 +137,7 @@ class ReplyWriter(ABC):
         return {"metrics": metrics([each.generation for each in self.finished], seed=self.seed)}
 
     async def _write_whole(self, body: Json) -> None:
-        response = JSONResponse(body)
-        # Sent manually: calling a Response needs the scope of the request.
-        start = {
-            "type": "http.response.start",
-            "status": response.status_code,
-            "headers": [*response.raw_headers, *self._origin()],
-        }
-        await self.send(start)
-        await self.send({"type": "http.response.body", "body": response.body})
+        await self.stream.write(bytes(JSONResponse(body).body), is_last=True)
 
     async def _write_event(self, body: Json) -> None:
         """Send one server-sent event, with its type as its name."""
@@ -141,7 +151,6 @@ class OneTextWriter(ReplyWriter):
     `is_opened` is set once the events before the text have been sent.
     """
 
-    is_streamed: bool
     is_opened: bool = False
 
     @abstractmethod

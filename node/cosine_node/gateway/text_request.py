@@ -63,6 +63,7 @@ class TextRequest:
     adds_special_tokens: The tokenizer adds its special tokens to prompts.
     cache_salt: Only requests with the same salt share cached prefixes.
     wishes: Options of the chat template that are dropped if it does not read them.
+    ignored: Fields of the body that nobody knows and that cannot change the text.
     template_fields: The body's field for each option of the chat template that has its own.
     """
 
@@ -80,6 +81,7 @@ class TextRequest:
     adds_special_tokens: bool = True
     cache_salt: str = ""
     wishes: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
     template_fields: Mapping[str, str] = field(default_factory=lambda: OWN_FIELDS)
 
     @property
@@ -108,7 +110,7 @@ Parse = Callable[[Body], TextRequest]
 
 def parse_chat(body: Body) -> TextRequest:
     """Parse the body of `/v1/chat/completions`. Raises `ApiError`."""
-    refuse_others(body, HONOURED_IN_CHATS)
+    ignored = refuse_others(body, HONOURED_IN_CHATS)
     request = text_request(
         body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
@@ -116,12 +118,13 @@ def parse_chat(body: Body) -> TextRequest:
         request,
         asked={**request.asked, **read_chat_logprobs(body)},
         tells_provenance=flag(body, "provenance"),
+        ignored=ignored,
     )
 
 
 def parse_completion(body: Body) -> TextRequest:
     """Parse the body of `/v1/completions`. Raises `ApiError`."""
-    refuse_others(body, HONOURED_IN_COMPLETIONS)
+    ignored = refuse_others(body, HONOURED_IN_COMPLETIONS)
     prompts = _prompts(required(body, "prompt"))
     request = text_request(
         body, prompt_field="prompt", prompts=prompts, least_tokens=0, otherwise=COMPLETION_DEFAULTS
@@ -130,6 +133,7 @@ def parse_completion(body: Body) -> TextRequest:
         request,
         asked={**request.asked, **read_completion_logprobs(body)},
         is_echoed=flag(body, "echo"),
+        ignored=ignored,
         adds_special_tokens=stated_flag(body, "add_special_tokens") is not False,
     )
 

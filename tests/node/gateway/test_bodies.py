@@ -125,7 +125,7 @@ def test_a_value_that_means_nothing_or_a_field_that_nobody_knows_is_refused_by_n
             assert (refused.status, refused.param, refused.code) == (400, name, "invalid_value")
             assert name in refused.message
     assert refusal(parse, body | {"max_token": 5}).message.endswith("; did you mean max_tokens?")
-    refused = refusal(parse, body | {"\ud800é" * 40: 5})
+    refused = refusal(parse, body | {"seed" + "\ud800é" * 40: 5})
     assert refused.code == "unsupported_parameter"
     assert refused.param is not None and refused.param.isascii() and len(refused.param) == 64
     json.dumps(refused.body, ensure_ascii=False).encode()

@@ -15,6 +15,7 @@ from cosine_node.gateway.event_stream import SILENCE_S, WAITING
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
+from cosine_protocol.errors import GenerationFailed
 from tests.node.gateway.dialects import DIALECTS, Dialect
 from tests.node.gateway.gateways import MODEL, PROMPT, SLOW, Gateway, Reply, call, in_gateway, text_of, with_gateway
 from tests.swarm.reference import assert_freed
@@ -205,6 +206,25 @@ async def test_a_stream_that_waits_for_a_place_is_never_silent_for_long(running:
     silences_s = [later - earlier for earlier, later in pairwise(times_s)]
     assert reply.status == 200 and reply.is_complete and reply.body.startswith(WAITING)
     assert SILENCE_S <= max(silences_s) < SILENCE_S + 0.1
+
+
+@EACH
+def test_a_body_that_was_kept_alive_is_cut_off_by_a_failure(
+    monkeypatch: pytest.MonkeyPatch, dialect: Dialect
+) -> None:
+    chunks_of = Run.chunks
+
+    async def fail_later(run: Run) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(chunks_of(run)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+                await asyncio.sleep(3 * SILENCE_S)
+                raise GenerationFailed("all verifiers are lost")
+
+    monkeypatch.setattr(Run, "chunks", fail_later)
+    reply = with_gateway(dialect.ask, client=NO_DRAFTS)
+    assert (reply.status, reply.body.strip(), reply.is_complete) == (200, b"", False)
+    assert len(reply.body) >= 2
 
 
 @EACH

@@ -1,8 +1,9 @@
-"""No field is ignored silently: it is honoured, cannot change the text, or is refused by name."""
+"""No field is ignored silently: it is honoured, cannot change the text, is refused by name, or told in a header."""
 
 import json
 import re
 from collections.abc import Set
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
 
@@ -15,7 +16,13 @@ from openai.types.responses import response_create_params as of_responses
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.constraints import CONSTRAINTS
-from cosine_node.gateway.fields import HARMLESS, HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS, REFUSED
+from cosine_node.gateway.fields import (
+    HARMLESS,
+    HONOURED_IN_CHATS,
+    HONOURED_IN_COMPLETIONS,
+    MAX_IGNORED,
+    REFUSED,
+)
 from cosine_node.gateway.messages.request import HARMLESS_IN_MESSAGES, HONOURED_IN_MESSAGES, REFUSED_IN_MESSAGES
 from cosine_node.gateway.responses.request import (
     HARMLESS_IN_RESPONSES,
@@ -23,6 +30,7 @@ from cosine_node.gateway.responses.request import (
     REFUSED_IN_RESPONSES,
 )
 from tests.node.gateway.dialects import DIALECTS
+from tests.node.gateway.gateways import Gateway, in_gateway
 from tests.node.gateway.test_turns import LOOK_UP, OF_ANTHROPIC
 
 SCHEMAS: Final = {
@@ -83,6 +91,42 @@ def test_a_value_that_asks_for_what_is_done_anyway_is_taken() -> None:
     for name, refused in REFUSED.items():
         for neutral in refused.neutral:
             assert completions.parse(completions.body(**{name: neutral})) == plain, name
+
+
+UNKNOWN: Final[dict[str, Any]] = {
+    "conversation_tags": ["a"], "x-trace": {"span": [{"parent": 1}]}, "prompt_cache_ttl": "1h", "retries": 3,
+    "tool_hints": False, "sampling_profile": {}, "beam_count": None,
+}  # fmt: skip
+SUSPECT: Final[dict[str, Any]] = {
+    "logit_transform": 1, "samplingParams": {"a": 1}, "typical_mass": 0.5, "topK": 4, "temperature_last_n": 0,
+    "Stop-Words": ["a"], "tool_hints": True, "maxOutputTokens": 9, "temprature": 0.7, "seeds": 7,
+    "options": {"nested": [{"top_p": 0.5}]}, "parameters": {"repetitionPenalty": 1.2}, "beam_count": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_an_unknown_field_is_told_unless_it_could_change_the_text(name: str) -> None:
+    dialect = DIALECTS[name]
+    plain, wanted = dialect.parse(dialect.body()), dialect.parse(dialect.body() | UNKNOWN)
+    assert replace(wanted, ignored=()) == plain and not plain.ignored
+    # Null is as good as absent.
+    assert wanted.ignored == tuple(UNKNOWN)[:-1]
+    for field, value in SUSPECT.items():
+        assert refusal(name, {field: value}).param == field
+    many = {f"unknown {number}": number for number in range(MAX_IGNORED + 1)}
+    assert refusal(name, many).param == f"unknown {MAX_IGNORED}"
+
+
+@in_gateway()
+async def test_the_header_of_whole_and_streamed_replies_names_what_was_ignored(running: Gateway) -> None:
+    strange: dict[str, Any] = {"a\r\nset-cookie: b": 1, "é, \ud800": 2, "x" * 999: 3}
+    for dialect in DIALECTS.values():
+        for is_streamed in (False, True):
+            reply = await dialect.ask(running, stream=is_streamed, **strange, **UNKNOWN)
+            names = reply.headers["x-cosine-ignored"].split(", ")
+            assert reply.status == 200 and names[len(strange) :] == list(UNKNOWN)[:-1]
+            assert all(re.fullmatch(r"[A-Za-z0-9_.%~-]{1,64}", each) for each in names)
+        assert "x-cosine-ignored" not in (await dialect.ask(running)).headers
 
 
 MUST: Final[dict[str, Any]] = {"type": "json_schema", "schema": {}}

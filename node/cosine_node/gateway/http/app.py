@@ -26,7 +26,7 @@ from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyChec
 from cosine_node.gateway.messages.reply import message_writer
 from cosine_node.gateway.messages.request import counted, parse_message
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer
-from cosine_node.gateway.reply_writer import ORIGIN_HEADERS, Json, own_config
+from cosine_node.gateway.reply_writer import OWN_HEADERS, Json, own_config
 from cosine_node.gateway.responses.reply import response_writer
 from cosine_node.gateway.responses.request import input_tokens, parse_response
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
@@ -171,7 +171,7 @@ def make_app(
         allow_headers=["*"],
         # An allowed page from the internet may ask a gateway at a local address.
         allow_private_network=True,
-        expose_headers=["X-Request-Id", "Request-Id", "Retry-After", "Server-Timing", *ORIGIN_HEADERS],
+        expose_headers=["X-Request-Id", "Request-Id", "Retry-After", "Server-Timing", *OWN_HEADERS],
     )
     middleware = [Middleware(RequestLog, emit=emit, count_response=count_response), cors]
     return Starlette(

@@ -59,19 +59,19 @@ not be found in the cache."""
 
 def parse_message(body: Body) -> TextRequest:
     """Parse the body of `/v1/messages`. Raises `ApiError`."""
-    chat, wishes = _read(body)
+    chat, wishes, ignored = _read(body)
     required(body, "max_tokens")
     form = _format(body)
     if form and chat.tool_choice not in (ToolChoice.AUTO, ToolChoice.NONE):
         message = "output_config.format cannot be combined with a tool_choice that requires a call."
         raise bad_value("output_config.format", message)
     request = text_request(body, prompt_field="messages", prompts=(chat,), least_tokens=1, otherwise=CHAT_DEFAULTS)
-    return replace(request, asked={**request.asked, **form}, wishes=wishes)
+    return replace(request, asked={**request.asked, **form}, wishes=wishes, ignored=ignored)
 
 
 def counted(body: Body, codec: TextTokenizer) -> Json:
     """Answer `/v1/messages/count_tokens`: the tokens of a prompt with its tools. Raises `ApiError`."""
-    chat, wishes = _read(body)
+    chat, wishes, _ = _read(body)
     return {"input_tokens": chat_tokens(chat, codec, wishes=wishes, fields={})}
 
 
@@ -80,9 +80,9 @@ def shows_thinking(body: Body) -> bool:
     return not isinstance(body.get("thinking"), dict) or body["thinking"].get("display") != "omitted"
 
 
-def _read(body: Body) -> tuple[Chat, Json]:
-    """Read the chat of a body, and the wishes for its template. Raises `ApiError`."""
-    refuse_others(body, HONOURED_IN_MESSAGES, harmless=HARMLESS_IN_MESSAGES, refusals=REFUSED_IN_MESSAGES)
+def _read(body: Body) -> tuple[Chat, Json, tuple[str, ...]]:
+    """Read the chat of a body, the wishes for its template, and ignored fields. Raises `ApiError`."""
+    ignored = refuse_others(body, HONOURED_IN_MESSAGES, harmless=HARMLESS_IN_MESSAGES, refusals=REFUSED_IN_MESSAGES)
     _check_context_management(body)
     tools = _tools(body)
     choice, is_parallel = _choice(body, tools)
@@ -92,7 +92,7 @@ def _read(body: Body) -> tuple[Chat, Json]:
         tool_choice=choice,
         calls_in_parallel=is_parallel,
     )
-    return chat, _wishes(body)
+    return chat, _wishes(body), ignored
 
 
 def _check_context_management(body: Body) -> None:

@@ -53,7 +53,9 @@ REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
 
 def parse_response(body: Body) -> TextRequest:
     """Parse the body of `/v1/responses`. Raises `ApiError`."""
-    refuse_others(body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES)
+    ignored = refuse_others(
+        body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES
+    )
     tools = Tools.read(body)
     choice, usable = tools.chosen(body)
     effort, form = _effort(body), _format(body)
@@ -70,6 +72,7 @@ def parse_response(body: Body) -> TextRequest:
     return replace(
         request,
         asked={**request.asked, **form, **_logprobs(body)},
+        ignored=ignored,
         template_fields={"reasoning_effort": "reasoning.effort"},
     )
 
