@@ -62,13 +62,18 @@ TEXT, PEERS, NETWORK, RUN = Purpose
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The declaration of an option. `yields`: the model's generation config overrides the default."""
+    """The declaration of an option.
+
+    yields: The model's generation config overrides the default.
+    everyday: A short help shows the option, with the first sentence of `help`.
+    """
 
     kind: ArgumentKind[Any]
     purpose: Purpose
     help: str
     default: Any = None
     yields: bool = False
+    everyday: bool = False
 
 
 def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
@@ -84,8 +89,8 @@ def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
     return ArgumentKind(f"a number from {field.low} to {field.high}", read, of, field.low, field.high)
 
 
-def _filter(name: str, told: str) -> Option:
-    return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True)
+def _filter(name: str, told: str, *, everyday: bool = False) -> Option:
+    return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True, everyday=everyday)
 
 
 def _penalty(name: str, told: str) -> Option:
@@ -142,10 +147,18 @@ class GenerationOptions(TypedDict, total=False):
 
     max_new_tokens: Annotated[
         int | None,
-        Option(whole(1), TEXT, "Maximum number of new tokens. Default: the model's, else 128.", 128, yields=True),
+        Option(
+            whole(1),
+            TEXT,
+            "Maximum number of new tokens. Default: the model's, else 128.",
+            128,
+            yields=True,
+            everyday=True,
+        ),
     ]
     temperature: Annotated[
-        float | None, _filter("temperature", "Sampling temperature; 0 is greedy. Default: the model's, else 0.")
+        float | None,
+        _filter("temperature", "Sampling temperature; 0 is greedy. Default: the model's, else 0.", everyday=True),
     ]
     top_p: Annotated[
         float | None,
@@ -256,9 +269,16 @@ class GenerationOptions(TypedDict, total=False):
     ]
     seed: Annotated[
         int | None,
-        Option(_of_sampling("seed"), TEXT, "Seed of sampling. The same seed gives the same text. Default: random."),
+        Option(
+            _of_sampling("seed"),
+            TEXT,
+            "Seed of sampling. The same seed gives the same text. Default: random.",
+            everyday=True,
+        ),
     ]
-    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Text before which to stop; may be repeated.", ())]
+    stop: Annotated[
+        str | Sequence[str], Option(STOP, TEXT, "Text before which to stop; may be repeated.", (), everyday=True)
+    ]
     eos: Annotated[
         Sequence[int] | None, Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's.")
     ]
@@ -323,8 +343,9 @@ class ClientOptions(GenerationOptions, total=False):
         Option(
             text("the name of a target"),
             PEERS,
-            "Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder. "
+            "Target model. As its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder. "
             "Default: the only one that the network serves.",
+            everyday=True,
         ),
     ]
     draft_from: Annotated[

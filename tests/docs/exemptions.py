@@ -48,19 +48,19 @@ EXEMPTIONS: Final = (
         "stands for another's peer id; tests/node/cli runs it",
     ),
     Exemption(
-        r"cosine-node .*--swarm friends\.swarm.*", Check.OPTIONS, "tests/e2e runs a private swarm of processes"
+        r"cosine(-node)? .*--swarm friends\.swarm.*", Check.OPTIONS, "tests/e2e runs a private swarm of processes"
     ),
     Exemption(r"export ANTHROPIC_.*|claude", Check.NOTHING, "needs Claude Code; tests/clients runs it"),
     Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
     Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
     Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),
     Exemption(
-        r"cosine-node bench (ring --)?here .*", Check.OPTIONS, "takes minutes; tests/lab/experiments measures it"
+        r"cosine-node bench (ring-)?here .*", Check.OPTIONS, "takes minutes; tests/lab/experiments measures it"
     ),
-    Exemption(r"cosine-node audit .*--initial-peers.*", Check.OPTIONS, "asks a second verifier; none is here"),
+    Exemption(r"cosine audit .*--initial-peers.*", Check.OPTIONS, "asks a second verifier; none is here"),
     Exemption(r"cosine-node demo", Check.OPTIONS, "takes a minute and a half; `make demo` is it"),
-    Exemption(r"cosine-node (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
-    Exemption(r"cosine-tui (?!.*--screenshot).*", Check.OPTIONS, "needs a terminal; tests/tui gives it one"),
+    Exemption(r"cosine(-node)? (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
+    Exemption(r"cosine tui (?!.*--screenshot).*", Check.OPTIONS, "needs a terminal; tests/tui gives it one"),
 )
 
 ADDRESS: Final = "{address}"

@@ -10,8 +10,15 @@ from typing import Any, Final
 RUN_TIMEOUT_S: Final = 100.0
 STOP_TIMEOUT_S: Final = 30.0
 SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
-SERVERS: Final = tuple(f"cosine-node {verb}" for verb in ("draft", "verify", "stage", "head", "bootstrap", "serve"))
-MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
+SERVERS: Final = (
+    *(f"cosine-node {verb}" for verb in ("draft", "verify", "stage", "head", "bootstrap")),
+    "cosine serve",
+)
+MODULES: Final = {
+    "cosine": '-c "from cosine_node.cli import ask; ask()"',
+    "cosine-node": "-m cosine_node",
+    "python": "",
+}
 
 
 def write_programs(folder: Path) -> None:

@@ -32,7 +32,7 @@ def exemption_of(command: Command) -> Exemption | None:
     return next((exemption for exemption in EXEMPTIONS if exemption.covers(command.text)), None)
 
 
-OWN: Final = ("cosine-node ", "cosine-tui ")
+OWN: Final = ("cosine ", "cosine-node ")
 RUN: Final = [command for command in COMMANDS if exemption_of(command) is None]
 
 
@@ -83,15 +83,15 @@ def test_exemptions_and_substitutions_are_still_needed() -> None:
 
 @cache
 def command_line(program: str) -> Any:
-    return get_command(app if program == "cosine-node" else monitor)
+    return get_command(monitor if program == "cosine-tui" else app)
 
 
 def understand(text: str) -> None:
-    program, *arguments = shlex.split(text)
+    program, *arguments = shlex.split(text.replace("cosine tui", "cosine-tui"))
     cli = command_line(program)
-    if program == "cosine-node" and not arguments[0].startswith("-"):
+    while hasattr(cli, "commands") and arguments and not arguments[0].startswith("-"):
         cli = cli.commands[arguments.pop(0)]
-    elif program == "cosine-node":
+    if cli is command_line(program) and hasattr(cli, "commands"):
         assert arguments[0] in {option for parameter in cli.params for option in parameter.opts}
         return
     with cli.make_context(program, spread_peers(arguments)):
@@ -124,10 +124,12 @@ CHECKS: Final[dict[Check, Callable[[str], None]]] = {
 
 @cache
 def own_options() -> set[str]:
-    cli = command_line("cosine-node")
-    parsers: list[Any] = [cli, command_line("cosine-tui"), *cli.commands.values()]
+    parsers: list[Any] = [command_line("cosine-node"), command_line("cosine-tui")]
+    for parser in parsers:
+        parsers += getattr(parser, "commands", {}).values()
     parameters = [parameter for parser in parsers for parameter in parser.params]
-    return {option for one in parameters for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+    named = {option for one in parameters for option in (*one.opts, *one.secondary_opts)}
+    return named | {"--help", "--help-all"}
 
 
 def test_options_named_in_prose_exist() -> None:

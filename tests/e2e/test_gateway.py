@@ -1,4 +1,4 @@
-"""`cosine-node serve` as a process among real nodes: OpenAI's client gets exactly the target's own text."""
+"""`cosine serve` as a process among real nodes: OpenAI's client gets exactly the target's own text."""
 
 import json
 import signal

@@ -15,7 +15,7 @@ from cosine_node.cli.app import app, spread_peers
 from tests.packaging.conftest import COMPOSE, ROOT, SERVICES, Composed
 
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
-OWN: Final = re.compile(r"cosine-node (\w+)((?: (?!>|&&|\|)\S+)*)")
+OWN: Final = re.compile(r"cosine(?:-node)? (\w+)((?: (?!>|&&|\|)\S+)*)")
 
 
 def own_commands(text: str) -> list[tuple[str, list[str]]]:
@@ -38,7 +38,7 @@ def test_a_command_is_understood(service: str) -> None:
 def test_a_service_drains_and_keeps_what_must_last(service: str) -> None:
     told = SERVICES[service]
     assert int(told["stop_grace_period"].removesuffix("s")) >= 45
-    assert "exec cosine-node" in told["command"][-1]
+    assert "exec cosine" in told["command"][-1]
     mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in told["volumes"]}
     assert mounts["/data"] == service
     assert set(mounts.values()) <= COMPOSE["volumes"].keys()

@@ -70,8 +70,8 @@ def test_mistakes_are_named_and_nobody_may_have_learned(
     run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for arguments, sentence in (
-        (("delete",), "show or forget"),
-        (("--versions",), "learned forget"),
+        (("delete",), "No such command 'delete'"),
+        (("show", "--versions"), "No such option: --versions"),
         (("--model", "zoo:draft-law"), "has learned here"),
     ):
         told = run("learned", *arguments)

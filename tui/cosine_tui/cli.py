@@ -23,6 +23,7 @@ from cosine_node.cli.options import (
     access_of,
     several,
 )
+from cosine_node.terminal.help_screen import Command, everyday
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 from cosine_p2p.access import Access
 from cosine_p2p.text.target import Target as TargetName
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=Command)
 def monitor(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
@@ -53,15 +54,18 @@ def monitor(
     identity: IdentityFile = None,
     deny: DeniedPeers = None,
     target: Target = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Show a simulated swarm; needs no network.")] = False,
+    demo: Annotated[bool, everyday("--demo", help="Show a simulated swarm; needs no network.")] = False,
     demo_speed: Annotated[float, typer.Option(help="Simulated seconds per real second.")] = 1.0,
     demo_seed: Annotated[int, typer.Option(help="Seed of the simulated swarm.")] = 1,
-    theme: Annotated[str, typer.Option(envvar="COSINE_THEME", help="dark or light")] = "dark",
+    theme: Annotated[str, everyday(envvar="COSINE_THEME", help="dark or light.")] = "dark",
     screenshot: Annotated[Path | None, typer.Option(help="Write the screen to this SVG file and exit.")] = None,
     size: Annotated[str, typer.Option(help="Size of the screenshot, COLUMNSxROWS.")] = "160x48",
     after: Annotated[float, typer.Option(help="Seconds before the screenshot, simulated with --demo.")] = 8.0,
 ) -> None:
-    """Watch a swarm and generate in it: its nodes, who drafts for whom, the text as it comes, what goes wrong."""
+    """Watch a swarm and generate in it.
+
+    It shows the nodes, who drafts for whom, the text as it comes, and what goes wrong.
+    """
     if theme not in ("dark", "light"):
         raise UsageError(f"--theme is dark or light, not {theme!r}.")
     if not MIN_SPEED <= demo_speed <= MAX_SPEED:

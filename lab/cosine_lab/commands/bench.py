@@ -5,206 +5,216 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from cosine_lab.commands.bench_here import HERE, MeasuredSwarm, measure_here, measure_ring_here
+from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here, measure_ring_here
 from cosine_lab.commands.results import rounded, write_result
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several, takes_options
+from cosine_node.terminal.help_screen import actions, everyday
 from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("engines", "rtt", "ring")
-"""The modules of `cosine_lab.experiments` that can be run by name.
-
-Each module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict with
-`what`, `setup`, `rows` and `findings`.
-"""
-RING = "ring"
 NO_DRAFTER = "none"
-REPORT = "report"
 RESULTS = Path("docs/benchmarks")
 """The folder of the published results."""
 
-Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="here, engines, rtt, ring or report."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="COSINE_BENCH_OUT",
-        help="Folder for the JSON files and figures. Default: docs/benchmarks; here writes none.",
-    ),
-]
-Quick = Annotated[bool, typer.Option("--quick", help="Run the smallest form, which measures nothing reliably.")]
+Out = Annotated[Path | None, everyday(envvar="COSINE_BENCH_OUT", help="Folder for the JSON files and figures.")]
 Processes = Annotated[int | None, typer.Option(help="Number of worker processes. Default: one per processor.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the experiment.")]
-PromptCount = Annotated[int | None, typer.Option(help="Number of prompts of each cell.")]
+FamilyName = Annotated[str | None, everyday(metavar="NAME", help="Models: toy or smol.")]
 TokenCount = Annotated[int | None, typer.Option(help="Number of new tokens of a request.")]
 Repeats = Annotated[int | None, typer.Option(help="Number of timed repetitions.")]
-VerifierDtype = Annotated[
-    str | None, typer.Option(help="here: the verifier's data type: auto, float32, bfloat16 or float16.")
-]
-Threads = Annotated[
-    int | None, typer.Option(help="here: number of CPU threads of the verifier; engines: of cores, else 1 and 2.")
-]
-Temperatures = Annotated[
-    list[float] | None, typer.Option(help="here: sampling temperature; may be repeated. Default: 0, 0.8 and 1.")
-]
-PromptsFrom = Annotated[
-    Path | None,
-    typer.Option(help="here: file with a prompt per line, or held-out texts as for `zoo train`.", exists=True),
-]
-FamilyName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="here: start a swarm of toy or smol on this machine; engines: its target."),
-]
-VerifierEngine = Annotated[
-    str | None,
-    typer.Option("--engine", metavar="ENGINE", help="here: the verifier's engine: auto, llama or torch."),
-]
-Drafters = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drafter",
-        metavar="MODEL",
-        help="here, ring --here: drafter in place of the default; may be repeated; none for none.",
-    ),
-]
-OnCores = Annotated[
-    bool,
-    typer.Option(
-        "--cores",
-        help="here: pin the verifier to one core and all others to another; starts smol or --family.",
-    ),
-]
-HomeDrafter = Annotated[
-    str | None,
-    typer.Option(
-        "--draft-model",
-        metavar="MODEL",
-        help="here --cores: compare with a verifier that holds this drafter; ring --here: the head's, or none.",
-    ),
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        help="here: start no prompt after this time in minutes. Default: 17 with --cores, else unlimited."
-    ),
-]
-Rtts = Annotated[
-    list[float] | None,
-    typer.Option(
-        "--rtt-ms",
-        help="here: milliseconds added to each round trip by the client; ring --here: round trip between any two "
-        "nodes. May be repeated.",
-    ),
-]
-OverHere = Annotated[
-    bool, typer.Option("--here", help="ring: measure a ring of processes on this machine by the clock.")
-]
-Stages = Annotated[int | None, typer.Option(help="ring --here: number of stages. Default: 3.")]
-EmulatedPasses = Annotated[
-    str | None,
-    typer.Option(
-        "--emulate",
-        metavar="STAGE_MS/DRAFTER_MS",
-        help="ring --here: emulated passes; the same ring runs in virtual time as well.",
-    ),
-]
+Threads = Annotated[int | None, typer.Option(help="Number of CPU threads. Default of engines: 1 and 2.")]
 
 
-def bench(
-    name: Name,
-    out: Out = None,
-    quick: Quick = False,
-    processes: Processes = None,
-    seed: Seed = None,
-    prompts: PromptCount = None,
-    tokens: TokenCount = None,
-    repeats: Repeats = None,
-    dtype: VerifierDtype = None,
-    threads: Threads = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of an experiment is run, and where its result is written."""
+
+    out: Out = None
+    quick: Annotated[bool, everyday("--quick", help="Run the smallest form. It measures nothing reliably.")] = False
+    seed: Annotated[int | None, typer.Option(help="Seed of the experiment.")] = None
+    prompts: Annotated[int | None, everyday(help="Number of prompts of each cell.")] = None
+
+    def chosen(self, **counts: Any) -> dict[str, Any]:
+        """The given seed and counts. Raises `UsageError`."""
+        counts |= {"prompts": self.prompts}
+        if too_few := [name for name, value in counts.items() if value is not None and value < 1]:
+            raise UsageError(f"--{too_few[0]} must be 1 or more.")
+        _folder(self.out)
+        return {name: value for name, value in {"seed": self.seed, **counts}.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocked:
+    """The requests of a measurement by the clock."""
+
+    tokens: TokenCount = None
+    repeats: Repeats = None
+    temperature: Annotated[list[float] | None, typer.Option(help="Sampling temperature; may be repeated.")] = None
+    prompts_from: Annotated[
+        Path | None,
+        typer.Option(help="File with a prompt per line, or held-out texts as for `zoo train`.", exists=True),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Start no prompt after this time in minutes. Default: 17 with --cores, else unlimited."),
+    ] = None
+    rtt_ms: Annotated[
+        list[float] | None, everyday("--rtt-ms", help="Emulated round trip in ms. May be repeated.")
+    ] = None
+    family: FamilyName = None
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter", metavar="MODEL", help="Drafter in place of the default, or none; may be repeated."
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-model", metavar="MODEL", help="The verifier's own drafter, with --cores or in a ring."
+        ),
+    ] = None
+
+    def chosen(self, size: Size, **counts: Any) -> dict[str, Any]:
+        """The given values of the options of an experiment. Raises `UsageError`."""
+        chosen = size.chosen(tokens=self.tokens, repeats=self.repeats, **counts)
+        lists = {"temperatures": self.temperature, "rtts_ms": self.rtt_ms}
+        chosen |= {name: tuple(values) for name, values in lists.items() if values}
+        return chosen | {"prompts_from": self.prompts_from, "minutes": self.minutes}
+
+
+@takes_options
+def here(
+    size: Size,
+    clocked: Clocked,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = None,
-    temperature: Temperatures = None,
-    prompts_from: PromptsFrom = None,
-    family: FamilyName = None,
-    engine: VerifierEngine = None,
-    drafter: Drafters = None,
-    rtt_ms: Rtts = None,
-    cores: OnCores = False,
-    draft_model: HomeDrafter = None,
-    minutes: Minutes = None,
-    over_here: OverHere = False,
-    stages: Stages = None,
-    emulate: EmulatedPasses = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="The verifier's engine: auto, llama or torch.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="The verifier's data type: auto, float32, bfloat16 or float16.")
+    ] = None,
+    threads: Threads = None,
+    cores: Annotated[
+        bool,
+        everyday("--cores", help="One core for the verifier. The others share another; starts smol or --family."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm (here, ring --here) or engines by the clock, strategies in virtual time (rtt, ring), or write
-    a report.
+    """Measure a swarm by the clock, or one that it starts on this machine."""
+    swarm = MeasuredSwarm(
+        initial_peers=several(initial_peers),
+        network=network,
+        target=target or DEFAULT_TARGET,
+        family=clocked.family,
+        drafters=several(clocked.drafter),
+        verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
+        on_cores=cores,
+        home=clocked.draft_model,
+    )
+    measure_here(swarm, clocked.chosen(size, threads=threads), quick=size.quick, as_json=as_json, out=size.out)
 
-    Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
-    """
-    if name not in (HERE, REPORT) and name not in EXPERIMENTS:
-        known = ", ".join((HERE, *EXPERIMENTS, REPORT))
-        raise UsageError(f"Unknown experiment {name!r}; choose one of {known}.")
+
+@takes_options
+def ring_here(
+    size: Size,
+    clocked: Clocked,
+    stages: Annotated[int | None, everyday(help="Number of stages. Default: 3.")] = None,
+    emulate: Annotated[
+        str | None,
+        typer.Option(
+            "--emulate",
+            metavar="STAGE_MS/DRAFTER_MS",
+            help="Emulated passes; the same ring runs in virtual time as well.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a ring of processes on this machine by the clock."""
+    models = tuple(model for model in several(clocked.drafter) if model != NO_DRAFTER)
+    own = {"device": emulate, "home": clocked.draft_model, "family": clocked.family}
+    chosen = clocked.chosen(size, stages=stages) | own | {"drafters": models if clocked.drafter else None}
+    measure_ring_here(chosen, quick=size.quick, as_json=as_json, out=size.out)
+
+
+@takes_options
+def engines(
+    size: Size,
+    family: FamilyName = None,
+    tokens: TokenCount = None,
+    repeats: Repeats = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the engines of this machine by the clock."""
+    _measure("engines", size, size.chosen(tokens=tokens, repeats=repeats, threads=threads), family, as_json=as_json)
+
+
+@takes_options
+def rtt(size: Size, processes: Processes = None, as_json: AsJson = False) -> None:
+    """Measure strategies at several distances in virtual time."""
+    _measure("rtt", size, size.chosen(processes=processes), None, as_json=as_json)
+
+
+@takes_options
+def ring(size: Size, processes: Processes = None, family: FamilyName = None, as_json: AsJson = False) -> None:
+    """Measure a model in parts in virtual time."""
+    _measure("ring", size, size.chosen(processes=processes), family, as_json=as_json)
+
+
+def report(out: Out = None, as_json: AsJson = False) -> None:
+    """Write a page and figures of the results in a folder."""
+    from cosine_lab.report.page import write_report
+
+    folder = _folder(out)
+    page = write_report(folder)
+    figures = sorted(str(file) for file in folder.glob("*.svg"))
+    if as_json:
+        sys.stdout.write(json.dumps({"page": str(page), "figures": figures}) + "\n")
+    else:
+        sys.stdout.write(f"{page} and {len(figures)} figures were written.\n")
+
+
+bench = actions(
+    "bench",
+    "Measure a swarm, engines, or strategies in virtual time, or write a report.",
+    {"here": here, "engines": engines, "rtt": rtt, "ring": ring, "ring-here": ring_here, "report": report},
+)
+
+
+def _folder(out: Path | None) -> Path:
+    """The folder of results. Raises `UsageError` for a file."""
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder; {out} is a file.")
-    folder = out or RESULTS
-    counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
-    counts |= {"repeats": repeats, "threads": threads, "stages": stages}
-    if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
-        raise UsageError(f"--{too_few[0]} must be 1 or more.")
-    if name == REPORT:
-        _report(folder, as_json=as_json)
-        return
-    lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
-    asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, "minutes": minutes, **counts}
-    asked |= {key: tuple(values) for key, values in lists.items() if values}
-    if over_here:
-        if name != RING:
-            raise UsageError(f"--here is for {RING}.")
-        models = tuple(model for model in several(drafter) if model != NO_DRAFTER)
-        asked |= {"device": emulate, "home": draft_model, "family": family, "drafters": models if drafter else None}
-        measure_ring_here(asked, quick=quick, as_json=as_json, out=out)
-        return
-    if name == HERE:
-        swarm = MeasuredSwarm(
-            initial_peers=several(initial_peers),
-            network=network,
-            target=target or DEFAULT_TARGET,
-            family=family,
-            drafters=several(drafter),
-            verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
-            on_cores=cores,
-            home=draft_model,
-        )
-        measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
-        return
-    chosen = {key: value for key, value in {"seed": seed, "family": family, **counts}.items() if value is not None}
-    _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
+    return out or RESULTS
 
 
-def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
-    """Run an experiment, write its result and print it."""
+def _measure(name: str, size: Size, counts: Mapping[str, Any], family: str | None, *, as_json: bool) -> None:
+    """Run an experiment of `cosine_lab.experiments`, write its result and print it.
+
+    The module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict
+    with `what`, `setup`, `rows` and `findings`.
+    """
+    chosen = {**counts, **({} if family is None else {"family": family})}
     # The number of processes does not change the result.
     flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
-    command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
+    command = " ".join(["cosine-node bench", name, *(["--quick"] if size.quick else []), *flags])
     module = importlib.import_module(f"cosine_lab.experiments.{name}")
     options_of = get_type_hints(module.run)["options"]
     known = {field.name for field in fields(options_of)}
-    base = options_of.quick() if quick else options_of()
+    base = options_of.quick() if size.quick else options_of()
     options = replace(base, **{key: value for key, value in chosen.items() if key in known})
     began_s = time.perf_counter()
     result: dict[str, Any] = rounded({"name": name, "command": command, **module.run(options, say=say)})
-    write_result(out / f"{name}.json", result)
+    write_result(_folder(size.out) / f"{name}.json", result)
     say(f"{time.perf_counter() - began_s:.0f} s of work")
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
@@ -212,14 +222,3 @@ def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool
         from cosine_lab.report.page import lines_of
 
         sys.stdout.write("\n".join(lines_of(result)) + "\n")
-
-
-def _report(out: Path, *, as_json: bool) -> None:
-    from cosine_lab.report.page import write_report
-
-    page = write_report(out)
-    figures = sorted(str(file) for file in out.glob("*.svg"))
-    if as_json:
-        sys.stdout.write(json.dumps({"page": str(page), "figures": figures}) + "\n")
-    else:
-        sys.stdout.write(f"{page} and {len(figures)} figures were written.\n")

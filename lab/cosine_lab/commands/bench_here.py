@@ -188,7 +188,7 @@ def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, 
     result = ring.run(run_ring_here(options, rows=rows, say=say), rows, options.seed)
     if options.device:
         result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"]))
-    ring.finish(result, "cosine-node bench ring --here", *_flags(given, quick=quick))
+    ring.finish(result, "cosine-node bench ring-here", *_flags(given, quick=quick))
 
 
 def family_named(name: str) -> "Family":

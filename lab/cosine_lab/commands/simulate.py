@@ -9,6 +9,7 @@ import typer
 
 from cosine_lab.experiments.progress import CellProgress, ProgressLine
 from cosine_node.cli.options import AsJson
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT
 from cosine_protocol.errors import UsageError
 
@@ -23,15 +24,15 @@ MAX_SEEDS: Final = 1_000_000
 def simulate(
     scenario: Annotated[
         str,
-        typer.Option(
+        everyday(
             metavar="SCENARIO",
             envvar="COSINE_SCENARIO",
-            help="TOML file, or default, home, busy, strangers, family, ring or soak.",
+            help="File, home, busy, strangers or ring. A TOML file; also default, family or soak.",
         ),
     ] = "default",
-    nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Number of verifiers and drafters.")] = None,
-    clients: Annotated[int | None, typer.Option(metavar="COUNT", help="Number of concurrent clients.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Seed of the run.")] = None,
+    nodes: Annotated[int | None, everyday(metavar="COUNT", help="Number of verifiers and drafters.")] = None,
+    clients: Annotated[int | None, everyday(metavar="COUNT", help="Number of concurrent clients.")] = None,
+    seed: Annotated[int | None, everyday(metavar="NUMBER", help="Seed of the run.")] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="FIRST:END", help="Range of seeds of the soak, one run each.")
     ] = None,

@@ -10,15 +10,8 @@ from io import TextIOWrapper
 from typing import Final
 
 from cosine_node.terminal.interrupts import end_with_readers, leave_on_interrupt, show_cursor_on_signals
-from cosine_node.terminal.waiting import WaitingLine
 
 __all__ = ["ask", "main"]
-
-ASKING: Final = frozenset({"generate", "status"})
-"""Interactive commands that query the network."""
-
-NO_WAITING: Final = frozenset({"--help", "--version", "--show-completion", "--install-completion"})
-"""Options that make any command answer at once."""
 
 COLLECTED_AFTER: Final = 50_000
 """Garbage collection threshold instead of Python's 700, which took a third of the CPU time of importing PyTorch and
@@ -51,8 +44,6 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "cosine-node"
         with suppress(AttributeError, OSError):
             # Other C libraries have no such function.
             ctypes.CDLL(None).mallopt(M_ARENA_MAX, HEAPS)
-        if ASKING & set(given) and not NO_WAITING & set(given):
-            WaitingLine(sys.stderr).say("Loading the network library")
     from cosine_node.cli.app import run
 
     try:

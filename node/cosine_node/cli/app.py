@@ -11,8 +11,9 @@ import typer
 
 from cosine_node.cli.audit import audit
 from cosine_node.cli.bootstrap import bootstrap, identity, invite
+from cosine_node.cli.chat import chat
 from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
-from cosine_node.cli.companions import LABORATORY, TRAINING, installed_part, is_absent
+from cosine_node.cli.companions import LABORATORY, TRAINING, installed_part, tui
 from cosine_node.cli.configuration import (
     DOCTOR,
     commands_of,
@@ -30,6 +31,7 @@ from cosine_node.cli.status import status
 from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
 from cosine_node.doctor.packages import extra_of
+from cosine_node.terminal.help_screen import ALL, HELP, Everyday, Group, add_command
 from cosine_node.terminal.interrupts import raise_on_interrupt
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
 from cosine_node.terminal.waiting import clear
@@ -43,25 +45,40 @@ LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
 """Commands that Ctrl-C ends immediately (`interrupts`); the others first stop what they have started."""
 
 NODE_PROGRAM: Final = "cosine-node"
-USE: Final = "Use a swarm"
+ASKING_PROGRAM: Final = "cosine"
 
-COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
+TO_USE: Final = f"To use a swarm: {ASKING_PROGRAM} --help"
+TO_GIVE: Final = f"To give a machine to a swarm: {NODE_PROGRAM} --help"
+
+USE: Final = Everyday("Use a swarm")
+"""The heading of the commands of `cosine`; the others are those of `cosine-node`."""
+
+COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] = {
     USE: {
+        chat: "chat --initial-peers ADDRESS",
         generate: 'generate "Once upon a time" --initial-peers ADDRESS',
+        serve: "serve --initial-peers ADDRESS --port 8000",
+        tui: "tui --initial-peers ADDRESS",
         status: "status --initial-peers ADDRESS --watch",
         audit: "audit generation.json --initial-peers ADDRESS",
-        serve: "serve --initial-peers ADDRESS --port 8000",
     },
-    "Give a machine to a swarm": {
+    Everyday("Give a machine to a swarm"): {
         draft: "draft LINK --model zoo:draft-code",
         verify: "verify LINK --model zoo:target",
         stage: "stage LINK --model someone/model --layers auto",
         head: "head LINK --model someone/model",
-        join: "join --role drafter --model zoo:draft-code --initial-peers ADDRESS",
         bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
         invite: "invite --initial-peers ADDRESS",
         plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
         doctor: "doctor --role drafter --initial-peers ADDRESS",
+    },
+    Everyday("Try it"): {
+        demo: "demo",
+        # The distribution for training has `zoo train`.
+        installed_part(ENTRY_POINTS, "zoo") or zoo: "zoo list draft-code",
+    },
+    "Keep a node and a swarm": {
+        join: "join --role drafter --initial-peers ADDRESS",
         service: "service --role drafter --initial-peers ADDRESS",
         identity: "identity",
         swarm: "swarm create friends --out friends",
@@ -69,12 +86,9 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         TRAINING.command(
             "learned", "Show or delete what drafters with `join --learn` keep on this machine."
         ): "learned",
-        # The training distribution adds the options of `zoo train`.
-        installed_part(ENTRY_POINTS, "zoo") or zoo: "zoo draft-code",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },
-    "Try and measure": {
-        demo: "demo",
+    "Measure": {
         LABORATORY.command(
             "simulate", "Run a swarm in virtual time and compare it with plain decoding."
         ): "simulate --scenario strangers",
@@ -83,12 +97,13 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         ): "bench rtt --quick --out /tmp/bench",
     },
 }
-"""The commands by help heading, each with an example. ADDRESS is an address that a node prints, LINK one
+"""The commands by heading of the help, each with an example. ADDRESS is an address that a node prints, LINK one
 or an invitation."""
 
 app = typer.Typer(
     name=NODE_PROGRAM,
-    help="Volunteers' GPUs generate text together: drafters guess, verifiers check, the text is the target's.",
+    cls=Group,
+    help="Volunteers' machines generate text together; it is exactly the target's.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -135,11 +150,8 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
 
 for heading, commands in COMMANDS.items():
     for command, example in commands.items():
-        # The arguments belong to the command in the unit, or to a command that is not installed.
-        takes_anything = command in (service, zoo) or is_absent(command)
-        passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_anything else None
-        epilog = f"Example: {NODE_PROGRAM} {example}"
-        app.command(rich_help_panel=heading, epilog=epilog, context_settings=passes_on)(command)
+        of = ASKING_PROGRAM if heading is USE else NODE_PROGRAM
+        add_command(app, command, heading=heading, example=f"{of} {example}")
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
@@ -175,14 +187,14 @@ def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "n
 def run(given: Sequence[str], *, name: str = NODE_PROGRAM) -> None:
     """Run a command. On an error print its sentence and exit with its code.
 
-    The help of a program with another `name` shows the commands that use a swarm alone.
+    Both programs run all commands; the help of each shows its own.
     """
     try:
         program: Any = typer.main.get_command(app)
-        for command in program.commands.values() if name != NODE_PROGRAM else ():
-            command.hidden = command.rich_help_panel != USE
-            command.epilog = command.epilog.replace(NODE_PROGRAM, name)
-        if given and "--help" not in given:
+        for command in program.commands.values():
+            command.hidden = (command.rich_help_panel == USE) != (name == ASKING_PROGRAM)
+        program.epilog = TO_GIVE if name == ASKING_PROGRAM else TO_USE
+        if given and not {HELP, ALL} & set(given):
             # Usage errors are plain sentences, without the frames of the help.
             program.rich_markup_mode = None
         program(args=spread_peers(given), prog_name=name)

@@ -1,4 +1,4 @@
-"""`cosine-node audit`: let other verifiers or this machine judge a stored text, or check evidence."""
+"""`cosine audit`: let other verifiers or this machine judge a stored text, or check evidence."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ import typer
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import DEFAULT_TARGET, ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
@@ -76,24 +77,22 @@ def audit(
     options: Annotated[ClientOptions, (*ENTRANCE, "trust")],
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="FILE", help="Output of `generate --json`. Default: the evidence kept on this machine."
-        ),
+        typer.Argument(metavar="FILE", help="Output of `generate --json`. Default: the evidence kept here."),
     ] = None,
     initial_peers: InitialPeers = None,
     offline: Annotated[
-        bool, typer.Option("--offline", metavar="", help="Check signatures and earlier findings only; ask no peer.")
+        bool,
+        everyday("--offline", help="Check signatures; ask no peer. And earlier findings."),
     ] = False,
     local: Annotated[
-        bool,
-        typer.Option("--local", metavar="", help="Judge with the target's weights on this machine; ask no peer."),
+        bool, everyday("--local", help="Judge with the target's weights here. It asks no peer.")
     ] = False,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`.")
+        str, everyday("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`.")
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Let other verifiers or this machine judge a text, or check the evidence against a verifier."""
+    """Let other verifiers or this machine judge a text."""
     if local and offline:
         raise UsageError("--local judges the text again and --offline does not: give one of them.")
     pieces = read_evidence(file)

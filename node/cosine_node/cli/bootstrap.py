@@ -10,8 +10,6 @@ from secrets import token_bytes
 from shutil import get_terminal_size
 from typing import Annotated, Final
 
-import typer
-
 from cosine_node.cli.options import (
     AsJson,
     DeniedPeers,
@@ -25,6 +23,7 @@ from cosine_node.cli.options import (
     takes_options,
 )
 from cosine_node.terminal.events import telling
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Admission, Invitation, follow_invitations
@@ -79,20 +78,21 @@ def invite(
     swarm: SwarmFile = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
+        everyday(
             metavar="FOLDER",
             envvar="COSINE_SWARM_FOLDER",
-            help="Folder of the founder of a private swarm: the link then admits one new member.",
+            help="Folder of a private swarm's founder. The link then admits one new member.",
         ),
     ] = None,
     days: Annotated[
-        float, typer.Option(metavar="DAYS", help="Days for which the invitation is valid; 0 for ever.")
+        float, everyday(metavar="DAYS", help="Days for which the invitation is valid; 0 for ever.")
     ] = INVITED_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Print a link and a QR code for others, who give it to any command as --initial-peers.
+    """Print a link and a QR code with which others join.
 
-    It tells the addresses and the name of the network. In a private swarm its founder makes one for each member.
+    It tells the addresses and the name of the network; any command takes it as --initial-peers. In a
+    private swarm its founder makes one for each member.
     """
     if not (math.isfinite(days) and 0 <= days <= 3660):
         raise UsageError("--days must be between 0 and 3660.")

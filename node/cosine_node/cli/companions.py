@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
+
+from cosine_node.terminal.help_screen import takes_anything
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +36,17 @@ class Companion:
             raise self.missing()
         return found
 
-    def command(self, name: str, does: str) -> Callable[..., None]:
-        """A command of the distribution, or a placeholder that says how to install it. `does` is its help."""
-        command: Callable[..., None] | None = installed_part(COMMANDS, name)
+    def command(self, name: str, does: str) -> Callable[..., None] | typer.Typer:
+        """A command of the distribution, or a placeholder. `does` is the help of that."""
+        command: Callable[..., None] | typer.Typer | None = installed_part(COMMANDS, name)
         if command is not None:
             return command
+        return self.absent(name, does)
 
+    def absent(self, name: str, does: str) -> Callable[..., None]:
+        """A placeholder for a command, which says how to install it."""
+
+        @takes_anything
         def absent() -> None:
             raise self.missing()
 
@@ -50,6 +58,7 @@ LABORATORY: Final = Companion("the laboratory", "pip install ./node/train ./lab"
 SIMULATION: Final = Companion("the laboratory", "pip install --no-deps ./lab")
 """The simulator of the laboratory, which needs no further libraries."""
 TRAINING: Final = Companion("the distribution for training", "pip install ./node/train")
+MONITOR: Final = Companion("the monitor", "pip install '.[tui]'")
 
 
 def installed_part(group: str, name: str) -> Any:
@@ -64,12 +73,17 @@ def installed_part(group: str, name: str) -> Any:
     return None
 
 
+@takes_anything
+def tui(context: typer.Context) -> None:
+    """Watch a swarm and generate in it, on a screen of its own."""
+    MONITOR.part("console_scripts", "cosine-tui")(context.args)
+
+
+# Its options, and so their help, are those of the monitor.
+vars(tui)["add_help_option"] = False
+
+
 def learner_reports() -> "Mapping[str, LearnerReport]":
     """The user's drafters that learn, by peer id. Empty if training is not installed."""
     read: Callable[[], Mapping[str, LearnerReport]] | None = installed_part(LEARNING, "reports")
     return {} if read is None else read()
-
-
-def is_absent(command: Callable[..., None]) -> bool:
-    """True for the placeholder of a command that is not installed."""
-    return command.__module__ == __name__

@@ -35,8 +35,14 @@ def read_config(file: Path | None) -> dict[str, Any]:
         raise UsageError(
             f"{lost[0]} in {path} is in no table; put it into that of its command, for example [{JOIN}]."
         )
+    return {command: _with_underscores(table) for command, table in tables.items()}
+
+
+def _with_underscores(table: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        command: {key.replace("-", "_"): value for key, value in table.items()} for command, table in tables.items()
+        # A table within a table is that of an action, whose name is no option.
+        **{key: _with_underscores(value) for key, value in table.items() if isinstance(value, dict)},
+        **{key.replace("-", "_"): value for key, value in table.items() if not isinstance(value, dict)},
     }
 
 
@@ -64,12 +70,19 @@ def defaults_by_command(tables: Tables, commands: Mapping[str, Any]) -> dict[str
     for name, table in {**tables, DOCTOR: {**tables.get(JOIN, {}), **tables.get(DOCTOR, {})}}.items():
         if name not in commands:
             continue
-        options = spellings(commands[name])
-        defaults[name] = {}
-        for key, value in table.items():
-            if option := options.get(key):
-                is_one_of_several = getattr(option, "multiple", False) and isinstance(value, str)
-                defaults[name][option.name] = [value] if is_one_of_several else value
+        defaults[name] = _defaults_of(commands[name], table)
+    return defaults
+
+
+def _defaults_of(command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    options, actions = spellings(command), getattr(command, "commands", {})
+    defaults: dict[str, Any] = {}
+    for key, value in table.items():
+        if option := options.get(key):
+            is_one_of_several = getattr(option, "multiple", False) and isinstance(value, str)
+            defaults[option.name] = [value] if is_one_of_several else value
+        elif key in actions:
+            defaults[key] = _defaults_of(actions[key], value)
     return defaults
 
 
@@ -84,11 +97,17 @@ def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command
             near = get_close_matches(table, commands, n=1)
             hint = f"; did you mean [{near[0]}]?" if near else "."
             raise UsageError(f"[{table}] in {place} is not the table of a command{hint}")
-        if table != command and (table, command) != (JOIN, DOCTOR):
-            continue
-        known = spellings(commands[table])
-        for key in (key for key in given if key not in known):
-            near = [name.replace("_", "-") for name in get_close_matches(key, known, n=1)]
+        if table == command or (table, command) == (JOIN, DOCTOR):
+            _refuse_unknown_options(given, commands[table], table, place)
+
+
+def _refuse_unknown_options(given: Mapping[str, Any], command: Any, table: str, place: Path) -> None:
+    known, actions = spellings(command), getattr(command, "commands", {})
+    for key, value in given.items():
+        if key in actions and isinstance(value, dict):
+            _refuse_unknown_options(value, actions[key], f"{table}.{key}", place)
+        elif key not in known:
+            near = [name.replace("_", "-") for name in get_close_matches(key, (*known, *actions), n=1)]
             hint = f"; did you mean {table}.{near[0]}?" if near else "."
-            named = key.replace("_", "-")
-            raise UsageError(f"{table}.{named} in {place} is not an option of `cosine-node {table}`{hint}")
+            named, words = key.replace("_", "-"), table.replace(".", " ")
+            raise UsageError(f"{table}.{named} in {place} is not an option of `cosine-node {words}`{hint}")

@@ -17,6 +17,7 @@ from cosine_node.cli.options import AsJson
 from cosine_node.demo.race import Race, RacedPrompt, Way
 from cosine_node.demo.report import RaceReport, print_report, race_view, result_line
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.printing import FAILURE_EXIT, printable, say
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TEMPERATURE
@@ -37,7 +38,7 @@ RING_LINKS = "@60"
 
 def demo(
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Number of new tokens of each prompt. Default: 96 (toy) or 40 (smol).")
+        int | None, everyday(help="Number of new tokens of each prompt. Default: 96 (toy) or 40 (smol).")
     ] = None,
     temperature: Annotated[
         list[float] | None,
@@ -45,10 +46,10 @@ def demo(
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(
+        everyday(
             metavar="NAME",
-            help="smol, in three parts 60 ms apart, by the clock, or toy, on emulated devices. Default: smol if it "
-            "is installed.",
+            help="smol, by the clock, or toy. smol is in three parts 60 ms apart, toy on emulated devices. "
+            "Default: smol if it is installed.",
         ),
     ] = None,
     emulate: Annotated[
@@ -59,7 +60,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
+    """Race plain decoding, copying and cosine on this machine."""
     from cosine_node.cli.demo import offering
     from cosine_node.demo.swarm import run_demo
 

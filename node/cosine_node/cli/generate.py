@@ -1,4 +1,4 @@
-"""`cosine-node generate`: text from the swarm."""
+"""`cosine generate`: text from the swarm."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import typer
 
 from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
@@ -49,7 +50,7 @@ TEXT: Final = (
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - to read it from stdin.")],
     options: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY, *TEXT)],
-    chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
+    chat: Annotated[bool, everyday("--chat", help="Apply the target's chat template.")] = False,
     tools: Annotated[
         Path | None,
         typer.Option(
@@ -63,7 +64,7 @@ def generate(
     initial_peers: InitialPeers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generate text with a swarm; it is exactly what the target alone would write."""
+    """Generate a text; it is exactly what the target alone would write."""
     line = WaitingLine(sys.stderr)
     if tools is not None and not chat:
         raise UsageError("Tools are for chats; give --chat as well.")

@@ -38,6 +38,7 @@ from cosine_node.passes.emulation import Emulation
 from cosine_node.serving.guest import GuestRules, Hours, parse_pause
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.terminal.events import Emit, telling
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_protocol.errors import UsageError
@@ -60,7 +61,8 @@ class Learning:
         model_option(
             "learn",
             "",
-            "Let a drafter learn, while idle, from texts that clients allow it to keep; they stay on this machine.",
+            "Learn, while idle, from texts of clients. Of those who allow a drafter to keep them, on this machine.",
+            everyday=True,
         ),
     ] = False
     learn_memory: Annotated[
@@ -93,7 +95,8 @@ class Parts:
         model_option(
             "layers",
             "FIRST:END",
-            "Layers of a stage, for example 8:16 (end excluded), or auto: those that the swarm lacks.",
+            "Layers of a stage, as in 8:16, or auto. The end is excluded; auto are those that the swarm lacks.",
+            everyday=True,
         ),
     ] = None
     memory: Annotated[
@@ -101,7 +104,8 @@ class Parts:
         model_option(
             "memory",
             "SIZE",
-            "Memory for a stage's weights and KV cache, such as 6GiB, or a share of the free memory.",
+            "Memory for a stage, such as 6GiB. It holds weights and KV cache; or a share of the free memory.",
+            everyday=True,
         ),
     ] = None
     over_stages: Annotated[
@@ -156,8 +160,9 @@ class OwnWork:
         model_option(
             "draft-model",
             "MODEL",
-            "Model or EAGLE-3 head that a verifier runs beside its target to draft for it; mtp: the target's own "
-            "layer; none: no drafter. Default: the head that ships for it, or over stages the general drafter.",
+            "Model that drafts beside a verifier's. Or an EAGLE-3 head; mtp: the target's own layer; none: no "
+            "drafter. Default: the head that ships for the target, or over stages the general drafter.",
+            everyday=True,
         ),
     ] = None
     expertise: Annotated[
@@ -208,7 +213,8 @@ class AsGuest:
         operation_option("hours", "BEGIN-END", "Time of day in which the node works, such as 22:00-07:00."),
     ] = None
     only_idle: Annotated[
-        bool, operation_option("only-idle", "", "Work only while other programs leave the processor idle.")
+        bool,
+        operation_option("only-idle", "", "Work only while others leave the CPU idle.", everyday=True),
     ] = False
     on_mains: Annotated[
         bool, operation_option("on-mains", "", "Work only while the machine is not on battery.")
@@ -245,7 +251,7 @@ def join(
     learning: Learning,
     work: OwnWork,
     guest: AsGuest,
-    role: Annotated[str | None, option("role", "ROLE", "drafter, verifier or stage.")] = None,
+    role: Annotated[str | None, option("role", "ROLE", "drafter, verifier or stage.", everyday=True)] = None,
     deny: DeniedPeers = None,
     relay: Relays = None,
     metrics_port: Annotated[
@@ -258,9 +264,7 @@ def join(
         int | None,
         operation_option("page", "PORT", "Port of a page of the swarm, for this machine only; 0 is any free port."),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", metavar="", help="Check that the node could work, and exit.")
-    ] = False,
+    check: Annotated[bool, everyday("--check", help="Check that the node could work, and exit.")] = False,
     report: Annotated[
         bool,
         typer.Option(
@@ -270,7 +274,10 @@ def join(
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
+    """Serve as a drafter, verifier or stage until interrupted.
+
+    SIGTERM drains and exits 0.
+    """
     network = place.network_options(
         deny,
         relays=several(relay),
@@ -297,7 +304,10 @@ def join(
 
 
 def doctor(**given: Any) -> None:
-    """Look for what keeps a node or client from working here; give it the options `join` would get."""
+    """Look for what keeps a node or client from working here.
+
+    It takes the options of `join`.
+    """
     join(check=True, **given)
 
 
@@ -314,7 +324,7 @@ _OF_AN_ENGINE: Final = frozenset(
 )
 """Options of an engine that holds a whole model."""
 _LINK: Final = Annotated[
-    str | None, typer.Argument(metavar="[LINK]", help="Invitation, or the address of a node of the network.")
+    str | None, typer.Argument(metavar="LINK", help="Invitation, or the address of a node.", show_default=False)
 ]
 
 
@@ -337,25 +347,25 @@ def _verb(name: str, role: Role, text: str, *, without: frozenset[str], **fixed:
 draft = _verb(
     "draft",
     Role.DRAFTER,
-    "Draft for the verifiers of a swarm until interrupted: guess the next tokens of their target.",
+    "Guess the next tokens of a target for its verifiers.",
     without=_OF_A_VERIFIER | _OF_A_STAGE | _OF_A_HEAD,
 )
 verify = _verb(
     "verify",
     Role.VERIFIER,
-    "Hold a target and generate with it for clients until interrupted.",
+    "Hold a target and generate with it for clients.",
     without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_HEAD,
 )
 stage = _verb(
     "stage",
     Role.STAGE,
-    "Hold some layers of a target that is too large for one machine, until interrupted.",
+    "Hold some layers of a target too large for one machine.",
     without=_OF_A_DRAFTER | _OF_A_VERIFIER | _OF_A_HEAD | _OF_A_WHOLE_MODEL | (_OF_AN_ENGINE - {"quantize"}),
 )
 head = _verb(
     "head",
     Role.VERIFIER,
-    "Generate for clients with a target whose layers stages hold, until interrupted.",
+    "Generate for clients with a target whose layers stages hold.",
     without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_WHOLE_MODEL | _OF_AN_ENGINE | {"dtype"},
     over_stages=True,
 )

@@ -2,32 +2,23 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from cosine_node.cli.companions import TRAINING
 from cosine_node.cli.options import AsJson
+from cosine_node.terminal.help_screen import actions, everyday
 from cosine_protocol.errors import UsageError
 
-TRAIN: Final = "train"
 
-
-def zoo(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only.")] = None,
+def list_models(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this model only.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the embedded models: expertise, size and acceptance rate."""
-    if name == TRAIN:
-        raise TRAINING.missing()
-    if context.args:
-        raise UsageError(f"No such option: {context.args[0]}")
-    list_models(name, as_json=as_json)
-
-
-def list_models(name: str | None, *, as_json: bool) -> None:
     from cosine_node.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
 
     rows: list[dict[str, Any]] = []
@@ -58,10 +49,19 @@ def list_models(name: str | None, *, as_json: bool) -> None:
             sys.stdout.write(f"  {row['place']}\n")
 
 
+def zoo_with(train: Callable[..., None]) -> typer.Typer:
+    """The command `zoo`, whose training another distribution has."""
+    text = "List the embedded models, or train a drafter of your own."
+    return actions("zoo", text, {"list": list_models, "train": train}, usual="list")
+
+
+zoo = zoo_with(TRAINING.absent("train", "Train a drafter of your own."))
+
+
 def convert(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="zoo:NAME, a folder, or a Hugging Face id.")],
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The GGUF file to write.")],
-    weights: Annotated[str, typer.Option(help="F32, F16, BF16, Q8_0, Q5_0, Q5_1, Q4_0 or Q4_1.")] = "Q8_0",
+    weights: Annotated[str, everyday(help="F32, F16, BF16, Q8_0, Q5_0, Q5_1, Q4_0 or Q4_1.")] = "Q8_0",
     as_json: AsJson = False,
 ) -> None:
     """Write a Llama-like model as a GGUF file for llama.cpp and `join`."""

@@ -14,7 +14,7 @@ from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
-"""To show the page to others, run `cosine-node serve`, which has API keys."""
+"""To show the page to others, run `cosine serve`, which has API keys."""
 
 
 def page_access(access: Access) -> Access:

@@ -17,9 +17,10 @@ from cosine_node.engine.pool_size import AUTO, parse_pool_size
 from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.models.engine_kind import EngineChoice, parse_engine
 from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.terminal.help_screen import Everyday, everyday
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import follow_invitations
-from cosine_p2p.request.options import OPTIONS, ClientOptions
+from cosine_p2p.request.options import OPTIONS, ClientOptions, merge_options
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -27,13 +28,23 @@ from cosine_protocol.records import Role
 DEFAULT_TARGET: Final = "zoo:target"
 
 
-def option(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
+def option(
+    name: str,
+    metavar: str | None,
+    text: str,
+    panel: str = "Options",
+    *,
+    everyday: bool = False,
+    **more: Any,
+) -> Any:
     """The option `--name`, which `COSINE_NAME` in the environment gives too; of a flag the metavar is "".
 
-    `name` may hold the spelling that switches a flag off, as in `name/--no-name`.
+    `name` may hold the spelling that switches a flag off, as in `name/--no-name`. `--help` shows
+    everyday options, with the first sentence of the text.
     """
     variable = f"COSINE_{name.partition('/')[0].upper().replace('-', '_')}"
-    given = {"metavar": metavar, "envvar": variable, "help": text, "rich_help_panel": panel, **more}
+    heading = Everyday(panel) if everyday else panel
+    given = {"metavar": metavar, "envvar": variable, "help": text, "rich_help_panel": heading, **more}
     return typer.Option(f"--{name}", **given)
 
 
@@ -92,7 +103,7 @@ def _metavar(name: str) -> str | None:
 
 def client_option(name: str) -> Any:
     declared = OPTIONS[name]
-    more: dict[str, Any] = {"show_default": name != "share_feedback"}
+    more: dict[str, Any] = {"show_default": name != "share_feedback", "everyday": declared.everyday}
     if name in _WITHOUT_VARIABLE:
         more["envvar"] = None
     repeated = "; may be repeated." if isinstance(declared.default, tuple) else "."
@@ -123,14 +134,11 @@ def read_client_options(**given: Any) -> ClientOptions:
                 options[name] = file.read_text("utf-8")
             except (OSError, UnicodeError) as error:
                 raise UsageError(f"The {name} in {file} cannot be read: {error}.") from None
-    sources = OPTIONS["generation_config"].kind.choices
-    if options.get("generation_config", sources[0]) not in sources:
-        raise UsageError(
-            f"--generation-config must be {' or '.join(sources)}, not {options['generation_config']!r}."
-        )
     if options.get("dtype") == AUTO:
         # `COSINE_DTYPE` is also an option of nodes, which accept auto.
         options["dtype"] = None
+    # What cannot be is said before anything is loaded.
+    merge_options({}, options, ClientOptions)
     return cast(ClientOptions, options)
 
 
@@ -139,7 +147,8 @@ InitialPeers = Annotated[
     network_option(
         "initial-peers",
         "ADDRESS",
-        "Address of a node of the network, as nodes print it, or an invitation; may be repeated.",
+        "Address of a node, or an invitation. Nodes print theirs; may be repeated.",
+        everyday=True,
     ),
 ]
 Network = Annotated[str, client_option("network")]
@@ -152,9 +161,7 @@ Relays = Annotated[
 ]
 
 LogFormat = Annotated[str, option("log-format", "FORMAT", "pretty, or json for one event per line on stdout.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout, all else on stderr.")
-]
+AsJson = Annotated[bool, everyday("--json", help="Print one JSON object on stdout. All else is on stderr.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +175,10 @@ class Place:
     host_maddr: Annotated[
         list[str] | None,
         network_option(
-            "host-maddr", "ADDRESS", "Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated."
+            "host-maddr",
+            "ADDRESS",
+            "Address to listen on. For example /ip4/0.0.0.0/tcp/4001; may be repeated.",
+            everyday=True,
         ),
     ] = None
     announce_maddr: Annotated[
@@ -198,13 +208,16 @@ class ServedModelOptions:
         model_option(
             "model",
             "MODEL",
-            "zoo:NAME, a folder, a Hugging Face id, ngram, or the texts of a server, openai:URL#MODEL; may be "
-            "repeated for several drafters.",
+            "zoo:NAME, a folder, or a Hugging Face id. Also ngram, or the texts of a server, openai:URL#MODEL; may "
+            "be repeated for several drafters.",
+            everyday=True,
         ),
     ] = None
     target: Annotated[
         str | None,
-        model_option("target", "MODEL", "Target of a drafter, or the public name of a verifier's model."),
+        model_option(
+            "target", "MODEL", "Target of a drafter. Of a verifier the public name of its model.", everyday=True
+        ),
     ] = None
     engine: Annotated[
         str,

@@ -18,6 +18,7 @@ from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, tak
 from cosine_node.doctor.swarm import first_survey
 from cosine_node.engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.stages.part_sizes import size_text
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import short_peer_id, show
 from cosine_p2p.access import Access
@@ -38,24 +39,21 @@ RATES: Final = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 @takes_options
 def plan(
     entrance: Annotated[ClientOptions, ENTRANCE],
-    model: Annotated[str, typer.Option(metavar="MODEL", help="zoo:NAME, a folder, or a Hugging Face id.")],
+    model: Annotated[str, everyday(metavar="MODEL", help="zoo:NAME, a folder, or a Hugging Face id.")],
     machine: Annotated[
         list[str] | None,
-        typer.Option(
+        everyday(
             metavar="NAME=MEMORY,...",
             help=(
-                "A machine and what it gives, such as desk=12GiB,read=360GB,up=20Mbit,rtt=30ms: memory for weights "
-                "and cache, bytes that this gives a second, uplink, round trip to the others; repeat it for each."
+                "A machine and its memory, as desk=12GiB. What else it gives follows, as in "
+                "desk=12GiB,read=360GB,up=20Mbit,rtt=30ms: bytes of this memory a second, uplink, round trip to "
+                "the others; repeat it for each."
             ),
         ),
     ] = None,
     from_swarm: Annotated[
         bool,
-        typer.Option(
-            "--from-swarm",
-            metavar="",
-            help="Plan with the machines and the memory that stages of a swarm announce.",
-        ),
+        everyday("--from-swarm", help="Plan with the stages of a swarm. With the memory that they announce."),
     ] = False,
     initial_peers: InitialPeers = None,
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="Data type of the weights; auto is the model's.")] = (
@@ -72,7 +70,7 @@ def plan(
     ] = 2000,
     as_json: AsJson = False,
 ) -> None:
-    """Assign the layers of a model to machines, and estimate the speed of passes over them."""
+    """Assign the layers of a model to machines, and estimate the speed."""
     machines = [parse_machine(text) for text in machine or ()]
     if len({one.name for one in machines}) < len(machines):
         raise UsageError("Two machines have the same name.")

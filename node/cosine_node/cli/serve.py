@@ -1,4 +1,4 @@
-"""`cosine-node serve`: the swarm behind OpenAI's and Anthropic's APIs."""
+"""`cosine serve`: the swarm behind OpenAI's and Anthropic's APIs."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,16 +33,17 @@ SENTENCES: Final = {
 @takes_options
 def serve(
     client: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY)],
-    host: Annotated[str, option("host", "HOST", "Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option("host", "HOST", "Address to listen on.", everyday=True)] = "127.0.0.1",
     # vLLM's port, so that clients configured for vLLM find the gateway.
-    port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.")] = 8000,
+    port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.", everyday=True)] = 8000,
     initial_peers: InitialPeers = None,
     max_requests: Annotated[
         int,
         option("max-requests", "COUNT", "Maximum number of concurrent generations; four times as many may wait."),
     ] = 16,
     api_key: Annotated[
-        list[str] | None, option("api-key", "KEY", "API key that requests must send; may be repeated.")
+        list[str] | None,
+        option("api-key", "KEY", "API key that requests must send; may be repeated.", everyday=True),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
@@ -59,7 +60,10 @@ def serve(
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Serve OpenAI's and Anthropic's APIs until interrupted; SIGTERM finishes running requests and exits 0."""
+    """Serve OpenAI's and Anthropic's APIs until interrupted.
+
+    SIGTERM finishes running requests and exits 0.
+    """
     from cosine_node.gateway.http.app import GatewayOptions
     from cosine_node.gateway.http.server import listening, serve_gateway
 

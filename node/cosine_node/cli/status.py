@@ -1,4 +1,4 @@
-"""`cosine-node status`: the nodes of a swarm, as seen from this machine."""
+"""`cosine status`: the nodes of a swarm, as seen from this machine."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, tak
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
@@ -67,12 +68,13 @@ SHOWN_KINDS: Final = 4
 def status(
     options: Annotated[ClientOptions, (*ENTRANCE, "target")],
     initial_peers: InitialPeers = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", metavar="", help="Refresh every 2 s until interrupted.")
-    ] = False,
+    watch: Annotated[bool, everyday("--watch", help="Refresh every 2 s until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the targets that a network serves, and every node of one: what it runs, how busy and far it is."""
+    """Show the targets and the nodes of a network.
+
+    Of each node of a target it tells what it runs, how busy it is and how far.
+    """
     access = Access.of(options)
     joining = Stage("Looking for peers")
     join = joining_once(several(initial_peers), access, note=joining.change)
@@ -98,7 +100,7 @@ async def _status(join: "Join", joining: Stage, network: str, target: str, *, wa
         line.end()
         convicted = EvidenceFile().convicted()
         for peer_id in sorted({sight.record.peer_id for sight in survey.nodes} & convicted):
-            show(sys.stderr, f"{short_peer_id(peer_id)} was convicted (see `cosine-node audit`): asked last.\n")
+            show(sys.stderr, f"{short_peer_id(peer_id)} was convicted (see `cosine audit`): asked last.\n")
         if watch:
             await _watch(surveyor, survey, network, as_json=as_json)
         _tell(survey, network, as_json=as_json)

@@ -11,72 +11,88 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.options import AsJson
+from cosine_node.terminal.help_screen import actions, everyday
 from cosine_node.terminal.printing import printable
 from cosine_p2p.trust.denied_peers import Ban, BanFile, parse_denied
+from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_CERTIFICATE_S
 from cosine_protocol.membership import read_certificate, read_revocations
 
-ACTIONS: Final = ("create", "admit", "revoke", "show")
 DAY_S: Final = 86_400.0
 DEFAULT_DAYS: Final = 30.0
 """A lost key is valid for a month at most, and a founder renews certificates twelve times a year."""
 
 
-def swarm(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="create, admit, revoke or show.")],
-    subject: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SUBJECT]", help="The NAME to create, the PEER to admit or revoke, the FILE to show."
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--folder",
-            "--out",
-            metavar="FOLDER",
-            envvar="COSINE_SWARM_FOLDER",
-            help="The founder's folder, with the swarm's key and the list of its members.",
-        ),
-    ] = None,
+_FOLDER: Final = everyday(
+    "--folder",
+    "--out",
+    metavar="FOLDER",
+    envvar="COSINE_SWARM_FOLDER",
+    help="The founder's folder. It holds the swarm's key and the list of its members.",
+)
+Folder = Annotated[Path, _FOLDER]
+Member = Annotated[str, typer.Argument(metavar="PEER_ID", help="The member.")]
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the swarm.")],
+    folder: Folder,
+    as_json: AsJson = False,
+) -> None:
+    """Create a swarm in a folder, which holds its key."""
+    made = FoundedSwarm.create(folder, name)
+    shown = {"swarm": made.swarm_id, "name": made.name, "folder": str(folder)}
+    note = f"  {printable(made.name)}, its key is in {folder}; whoever has that folder admits members"
+    _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
+
+
+def admit(
+    peer_id: Member,
+    folder: Folder,
     days: Annotated[
-        float, typer.Option(metavar="DAYS", help="Days for which a certificate is valid, at most 366.")
+        float, everyday(metavar="DAYS", help="Days for which it is valid, at most 366.")
     ] = DEFAULT_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Manage a private swarm, whose nodes serve only peers with a certificate of its founder."""
-    from cosine_p2p.trust.founded_swarm import FoundedSwarm
-
-    if action not in ACTIONS:
-        raise UsageError(f"Unknown action {action!r}; choose one of {', '.join(ACTIONS)}.")
-    if action == "show" and subject is not None:
-        return _tell(_papers_shown(Path(subject)), as_json=as_json)
-    if subject is None and action != "show":
-        wanted = "NAME" if action == "create" else "PEER_ID"
-        raise UsageError(f"Say what to {action}: `cosine-node swarm {action} {wanted}`.")
-    if folder is None:
-        raise UsageError("Name the founder's folder with --folder, or --out where it is created.")
+    """Print a certificate for a member, a line of its swarm file."""
     if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
         raise UsageError("--days must be above 0 and at most 366.")
-    if action == "create":
-        made = FoundedSwarm.create(folder, str(subject))
-        shown = {"swarm": made.swarm_id, "name": made.name, "folder": str(folder)}
-        note = f"  {printable(made.name)}, its key is in {folder}; whoever has that folder admits members"
-        return _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
+    line = FoundedSwarm.open(folder).admit(peer_id, lifetime_s=days * DAY_S, now_s=time.time())
+    _tell({"peer_id": peer_id, "line": line}, as_json=as_json, lines=(line,))
+
+
+def revoke(peer_id: Member, folder: Folder, as_json: AsJson = False) -> None:
+    """Print a revocation of a member, a line for every swarm file."""
+    line = FoundedSwarm.open(folder).revoke(peer_id, now_s=time.time())
+    _tell({"peer_id": peer_id, "line": line}, as_json=as_json, lines=(line,))
+
+
+def show_swarm(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A swarm file. Default: the founder's folder.")
+    ] = None,
+    folder: Annotated[Path | None, _FOLDER] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the members of a swarm."""
+    if file is not None:
+        return _tell(_papers_shown(file), as_json=as_json)
+    if folder is None:
+        raise UsageError("Name a swarm file, or the founder's folder with --folder.")
     founded = FoundedSwarm.open(folder)
-    if action == "show":
-        members = [
-            _member(peer_id, one.ends_at_s, is_revoked=one.is_revoked) for peer_id, one in founded.members.items()
-        ]
-        return _tell({"swarm": founded.swarm_id, "name": founded.name, "members": members}, as_json=as_json)
-    if action == "admit":
-        line = founded.admit(str(subject), lifetime_s=days * DAY_S, now_s=time.time())
-    else:
-        line = founded.revoke(str(subject), now_s=time.time())
-    _tell({"peer_id": subject, "line": line}, as_json=as_json, lines=(line,))
+    members = [
+        _member(peer_id, one.ends_at_s, is_revoked=one.is_revoked) for peer_id, one in founded.members.items()
+    ]
+    _tell({"swarm": founded.swarm_id, "name": founded.name, "members": members}, as_json=as_json)
+
+
+swarm = actions(
+    "swarm",
+    "Manage a private swarm, whose nodes serve its members alone.",
+    {"create": create, "admit": admit, "revoke": revoke, "show": show_swarm},
+)
 
 
 def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, str]:
@@ -113,12 +129,15 @@ def ban(
     peer: Annotated[
         str | None, typer.Argument(metavar="[PEER]", help="Peer id to ban. Default: show the bans.")
     ] = None,
-    days: Annotated[float, typer.Option(metavar="DAYS", help="Days for which the ban lasts.")] = DEFAULT_DAYS,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="Reason of the ban.")] = "by hand",
-    lift: Annotated[bool, typer.Option("--lift", metavar="", help="End the ban of this peer.")] = False,
+    days: Annotated[float, everyday(metavar="DAYS", help="Days for which the ban lasts.")] = DEFAULT_DAYS,
+    why: Annotated[str, everyday(metavar="TEXT", help="Reason of the ban.")] = "by hand",
+    lift: Annotated[bool, everyday("--lift", help="End the ban of this peer.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ban a peer for some days from all nodes and clients of this user, including running ones."""
+    """Ban a peer for some days.
+
+    All nodes and clients of this user then refuse it, including running ones.
+    """
     bans = BanFile()
     if peer is None:
         if lift:

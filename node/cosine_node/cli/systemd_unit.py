@@ -13,6 +13,7 @@ import typer
 
 from cosine_node.cli.configuration import JOIN, commands_of
 from cosine_node.cli.options import AsJson, parse_role
+from cosine_node.terminal.help_screen import everyday, takes_anything
 from cosine_node.terminal.printing import USAGE_EXIT
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import SCHEME, follow_invitations
@@ -30,21 +31,23 @@ PATH_OPTIONS: Final = frozenset({"identity"})
 MODEL_OPTIONS: Final = frozenset({"model", "target"})
 
 
+@takes_anything
 def service(
     context: typer.Context,
-    system: Annotated[
-        bool, typer.Option("--system", metavar="", help="Write a system unit instead of a user unit.")
-    ] = False,
+    system: Annotated[bool, everyday("--system", help="Write a system unit instead of a user unit.")] = False,
     command: Annotated[
         str,
-        typer.Option("--for", metavar="COMMAND", help="Command of the unit, such as draft, bootstrap or serve."),
+        everyday("--for", metavar="COMMAND", help="Command of the unit, as draft, bootstrap or serve."),
     ] = JOIN,
     user: Annotated[
         str | None, typer.Option(metavar="NAME", help="Account that a system unit runs as. Default: yours.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a systemd unit that runs `cosine-node join` with the options that follow, and how to install it."""
+    """Print a systemd unit that runs a node with the options that follow.
+
+    It also tells how to install the unit.
+    """
     if command not in COMMANDS:
         raise UsageError(f"--for must be one of {', '.join(COMMANDS)}, not {command!r}.")
     if user is not None and not system:

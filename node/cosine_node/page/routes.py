@@ -62,7 +62,7 @@ class Trend:
 
 
 WATCH_EVERY_S: Final = 2.0
-"""A compromise between freshness and the load of nodes, as in `cosine-node status --watch`."""
+"""A compromise between freshness and the load of nodes, as in `cosine status --watch`."""
 MAX_WATCHERS: Final = 64
 """Bounds the open connections of a gateway."""
 

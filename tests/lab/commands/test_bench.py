@@ -38,7 +38,6 @@ def test_the_report_is_written_beside_the_results(tmp_path: Path, run: Run) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["astrology"], "Unknown experiment 'astrology'"),
         (["rtt", "--processes", "0"], "--processes must be 1 or more."),
         (["report"], "There are no results in"),
     ],

@@ -12,7 +12,7 @@ import platformdirs
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import COMMANDS, HOMELESS, app, spread_peers, told_missing
+from cosine_node.cli.app import COMMANDS, HOMELESS, USE, app, spread_peers, told_missing
 from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
 from cosine_node.cli.companions import LABORATORY
 from cosine_node.cli.configuration import defaults_by_command, read_config
@@ -183,7 +183,7 @@ def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for
         "import atexit, gc, sys\n"
         "atexit.register(lambda: print(gc.get_freeze_count() >= len(gc.get_objects())))\n"
         "from cosine_node.cli import COLLECTED_AFTER, main\nbefore = gc.get_threshold()\n"
-        "for given, expected in ((['--help'], before[0]), (None, COLLECTED_AFTER)):\n"
+        "for given, expected in ((['--help-all'], before[0]), (None, COLLECTED_AFTER)):\n"
         "    sys.argv = ['cosine-node', '--version']\n"
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        assert not exit_.code\n"
         "    assert gc.get_threshold() == (expected, *before[1:])\n"
@@ -191,21 +191,35 @@ def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    for command in ("join", "bootstrap", "generate", "demo", "identity", "zoo"):
+    for command in ("join", "bootstrap", "demo", "identity", "zoo"):
         assert command in done.stdout
     assert done.stdout.endswith(f"cosine-node {__version__}\nTrue\n")
 
 
 def test_every_command_stands_under_a_heading_and_has_an_example(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for commands in COMMANDS.values():
-        for command, example in commands.items():
-            name = command.__name__
-            assert example.split()[0] == name
+    for heading, commands in COMMANDS.items():
+        program = "cosine" if heading is USE else "cosine-node"
+        for example in commands.values():
+            name = example.split()[0]
             told = run(name, "--help")
-            assert told.code == 0 and f"Example: cosine-node {example}" in told.out
-    told = run("--help")
-    assert [told.out.count(heading) for heading in COMMANDS] == [1] * len(COMMANDS)
+            assert told.code == 0 and (name == "tui" or f"Example: {program} {example}" in told.out)
+    told = run("--help-all")
+    assert [told.out.count(f"─ {heading} ─") for heading in COMMANDS] == [
+        heading is not USE for heading in COMMANDS
+    ]
+
+
+def test_a_command_of_actions_runs_the_usual_one_and_its_table_has_a_table_for_each(
+    run: Run, tmp_path: Path
+) -> None:
+    assert run("zoo").out == run("zoo", "list").out
+    file = tmp_path / "mine.toml"
+    file.write_text("[zoo.list]\njson = true")
+    assert json.loads(run("--config", str(file), "zoo").out).keys() == {"models"}
+    file.write_text("[zoo.list]\njsn = true")
+    told = run("--config", str(file), "zoo").err
+    assert f"zoo.list.jsn in {file} is not an option of `cosine-node zoo list`; did you mean zoo.list.json?" in told
 
 
 def test_generate_takes_all_options_that_can_be_typed_and_the_doctor_what_is_said_of_join() -> None:
@@ -258,7 +272,7 @@ def test_without_companions_their_commands_say_how_to_install_them_and_the_help_
         "simulate, demo = ['simulate', '--scenario', 'home', '--json'], ['--demo', '--screenshot', '/none']\n"
         "train, learn = ['zoo', 'train', '--target', 'x'], ['join', '--role', 'drafter', '--learn']\n"
         "commands = [(node, simulate), (node, ['bench', 'rtt', '--quick']), (tui, demo)]\n"
-        "others = ['learned', 'forget'], ['zoo', 'target', '--x'], ['--help']\n"
+        "others = ['learned', 'forget'], ['--help-all']\n"
         "commands += [(node, each) for each in (train, learn, *others)]\n"
         "for main, given in commands:\n"
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        print(exit_.code)\n"
@@ -268,9 +282,9 @@ def test_without_companions_their_commands_say_how_to_install_them_and_the_help_
     training = "This needs the distribution for training: `pip install ./node/train` in a checkout of the project."
     # The monitor needs nothing of what the laboratory needs besides.
     simulation = laboratory.replace("./node/train ./lab", "--no-deps ./lab")
-    sentences = [laboratory, laboratory, simulation, training, training, training, "No such option: --x"]
+    sentences = [laboratory, laboratory, simulation, training, training, training]
     assert done.stderr == "".join(f"Error: {sentence}\n" for sentence in sentences)
-    assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 7) and done.stdout.endswith("0\n")
+    assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 6) and done.stdout.endswith("0\n")
     assert all(f"{name} " in done.stdout for name in ("simulate", "bench", "learned", "zoo"))
 
 

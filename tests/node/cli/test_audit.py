@@ -1,4 +1,4 @@
-"""`cosine-node audit`: evidence in files, local judgement, and judgement by a swarm."""
+"""`cosine audit`: evidence in files, local judgement, and judgement by a swarm."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""`cosine-node generate`: options, output, tools, and the model's generation config."""
+"""`cosine generate`: options, output, tools, and the model's generation config."""
 
 import json
 import random

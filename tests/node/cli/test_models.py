@@ -27,8 +27,8 @@ def test_every_model_is_listed_with_what_it_is_for(run: Run) -> None:
 
 
 def test_one_model_is_shown_with_its_folder_and_an_unknown_name_refused_with_the_known_ones(run: Run) -> None:
-    assert str(zoo.folder("draft-math")) in run("zoo", "draft-math").out
-    told = run("zoo", "nobody")
+    assert str(zoo.folder("draft-math")) in run("zoo", "list", "draft-math").out
+    told = run("zoo", "list", "nobody")
     assert (told.code, "draft-math" in told.err, told.err.count("\n")) == (2, True, 1)
 
 

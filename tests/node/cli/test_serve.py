@@ -1,4 +1,4 @@
-"""`cosine-node serve`: options of the gateway and client, and refusals."""
+"""`cosine serve`: options of the gateway and client, and refusals."""
 
 import asyncio
 import json

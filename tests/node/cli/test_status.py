@@ -1,4 +1,4 @@
-"""`cosine-node status`: table, JSON, and advice if nothing is found."""
+"""`cosine status`: table, JSON, and advice if nothing is found."""
 
 import io
 import json

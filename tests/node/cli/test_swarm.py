@@ -44,9 +44,11 @@ def test_a_ban_is_made_shown_and_lifted(run: Run) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("swarm found friends", "Unknown action 'found'; choose one of create, admit, revoke, show."),
-        ("swarm admit", "Say what to admit: `cosine-node swarm admit PEER_ID`."),
-        (f"swarm admit {PEER}", "Name the founder's folder with --folder"),
+        ("swarm found friends", "No such command 'found'."),
+        ("swarm admit", "Missing argument 'PEER_ID'."),
+        (f"swarm admit {PEER}", "Missing option '--folder'"),
+        ("swarm show", "Name a swarm file, or the founder's folder with --folder."),
+        (f"swarm revoke {PEER} --folder x --days 7", "No such option: --days"),
         (f"swarm admit {PEER} --folder x --days 367", "--days must be above 0 and at most 366."),
         (f"swarm admit {PEER} --folder /nowhere", "/nowhere holds no swarm"),
         (f"ban {PEER} --lift", "is not banned"),

@@ -191,7 +191,7 @@ def _with_options(text: str, options: Options) -> PromptEntry | OptionChange:
 
 
 def _option_name(word: str) -> str:
-    """Return the name of an option, also in the form of `cosine-node generate`."""
+    """Return the name of an option, also in the form of `cosine generate`."""
     name = word.lower().replace("_", "-")
     return "tokens" if name == "max-new-tokens" else name
 

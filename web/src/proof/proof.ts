@@ -23,7 +23,7 @@ export type CheckedPart = {
 };
 export type CheckedProof = { state: State; signatures: number; parts: CheckedPart[] };
 
-/** Read the proof in a file of the page, of `generate --json` or of `cosine-node audit --json`. */
+/** Read the proof in a file of the page, of `generate --json` or of `cosine audit --json`. */
 export function readProof(text: string): Proof {
   let value: unknown;
   try {

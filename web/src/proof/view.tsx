@@ -176,7 +176,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
         <h1>Is this text the target’s?</h1>
         <p>
           A proof is what the verifier, its judges and the client signed. The gateway recomputes every digest and checks
-          every signature. A saved proof can be checked anywhere, by any gateway or by <code>cosine-node audit</code>.
+          every signature. A saved proof can be checked anywhere, by any gateway or by <code>cosine audit</code>.
         </p>
       </header>
       {state && (
@@ -234,7 +234,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
         />
         <span>
           <b>Drop a proof here</b>, or choose its file: one that was saved here or at another swarm, or what{" "}
-          <code>cosine-node generate --json</code> wrote.
+          <code>cosine generate --json</code> wrote.
         </span>
       </label>
     </div>

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cosine_node.cli.options import AsJson
+from cosine_node.terminal.help_screen import actions, everyday
 from cosine_node.terminal.printing import printable
 from cosine_protocol.errors import UsageError
 
@@ -15,37 +14,49 @@ if TYPE_CHECKING:
     from cosine_train.learning.learner_report import LearnerReport
 
 
-def learned(
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="show, or forget the texts.")] = "show",
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Show only drafters with this model.")] = None,
-    versions: Annotated[
-        bool, typer.Option("--versions", metavar="", help="Forget the learned weights as well.")
-    ] = False,
+Model = Annotated[str | None, everyday(metavar="NAME", help="Only drafters with this model.")]
+
+
+def show(model: Model = None, as_json: AsJson = False) -> None:
+    """Show what drafters with `draft --learn` keep on this machine."""
+    _tell(_found(model), as_json=as_json)
+
+
+def forget(
+    model: Model = None,
+    versions: Annotated[bool, everyday("--versions", help="Forget the learned weights as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show or delete what drafters with `join --learn` keep on this machine. Running drafters continue."""
+    """Delete the texts that drafters keep; running ones continue."""
+    from cosine_train.learning.stream_store import forget_streams
+    from cosine_train.learning.versions import Versions
+
+    for report in _found(model):
+        forget_streams(report.folder)
+        if versions:
+            Versions(report.folder).forget()
+    _tell(_found(model), as_json=as_json)
+
+
+learned = actions(
+    "learned",
+    "Show or delete what drafters with `draft --learn` keep.",
+    {"show": show, "forget": forget},
+    usual="show",
+)
+
+
+def _found(model: str | None) -> list["LearnerReport"]:
+    """The user's drafters that learn. Raises `UsageError` if none has the model."""
     from cosine_train.learning.learner_report import read_reports
 
-    if action not in ("show", "forget"):
-        raise UsageError(f"learned does show or forget, not {action!r}.")
-    if versions and action != "forget":
-        raise UsageError("--versions goes with `learned forget`.")
-
-    def reports() -> list["LearnerReport"]:
-        return [report for report in read_reports() if model in (None, report.model)]
-
-    found = reports()
+    found = [report for report in read_reports() if model in (None, report.model)]
     if model is not None and not found:
         raise UsageError(f"No drafter with the model {model!r} has learned here.")
-    if action == "forget":
-        from cosine_train.learning.stream_store import forget_streams
-        from cosine_train.learning.versions import Versions
+    return found
 
-        for report in found:
-            forget_streams(report.folder)
-            if versions:
-                Versions(report.folder).forget()
-        found = reports()
+
+def _tell(found: list["LearnerReport"], *, as_json: bool) -> None:
     if as_json:
         shown = [report.as_object() | {"disk_bytes": _disk_bytes(report.folder)} for report in found]
         sys.stdout.write(json.dumps({"drafters": shown}) + "\n")

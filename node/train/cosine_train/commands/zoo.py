@@ -1,18 +1,18 @@
-"""`cosine-node zoo` with `zoo train`: the models at hand, and drafters of one's own for any target."""
+"""`cosine-node zoo train`: drafters of one's own for any target."""
 
 import json
 import math
 import sys
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.models import TRAIN, list_models
+from cosine_node.cli.models import zoo_with
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several, takes_options
+from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.printing import say, show
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 OWN_PROMPTS: Final = "self"
 """The value of `--prompts` with which the target writes its questions."""
 
-train_option = partial(typer.Option, rich_help_panel="Of train")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
@@ -32,63 +30,64 @@ class TrainingOptions:
 
     target: Annotated[
         str,
-        train_option(metavar="MODEL", help="The target: zoo:NAME, a folder, a GGUF file, a Hugging Face id."),
+        everyday(metavar="MODEL", help="The target. zoo:NAME, a folder, a GGUF file, a Hugging Face id."),
     ] = DEFAULT_TARGET
     texts: Annotated[
         Path | None,
-        train_option(
+        everyday(
             metavar="PATH",
-            help="JSON lines with messages or text, .jsonl or .jsonl.xz, or a folder of them; .dev. is held out.",
+            help="JSON lines, or a folder of them. With messages or text, .jsonl or .jsonl.xz; .dev. is held out.",
         ),
     ] = None
     prompts: Annotated[
         str | None,
-        train_option(
-            metavar="self", help="self lets a chat model write its own questions, beside --texts if given."
+        everyday(
+            metavar="self",
+            help="self: the target writes the questions. A chat model, beside --texts if given.",
         ),
     ] = None
-    questions: Annotated[int, train_option(min=1, help="Number of questions that the target writes.")] = 4000
+    questions: Annotated[int, typer.Option(min=1, help="Number of questions that the target writes.")] = 4000
     follow_ups: Annotated[
-        int, train_option(min=0, help="Number of these that are followed by a second question.")
+        int, typer.Option(min=0, help="Number of these that are followed by a second question.")
     ] = 1000
     head: Annotated[
         bool,
-        train_option("--head", help="Train a draft head, which a verifier holds beside the target, not a drafter."),
+        everyday("--head", help="Train a draft head, not a drafter. A verifier holds it beside the target."),
     ] = False
-    out: Annotated[Path | None, train_option(metavar="FOLDER", help="The drafter's folder.")] = None
+    out: Annotated[Path | None, everyday(metavar="FOLDER", help="The drafter's folder.")] = None
     work: Annotated[
         Path | None,
-        train_option(
+        typer.Option(
             metavar="FOLDER", help="Folder of the target's answers, shared by drafters. Default: OUT/work."
         ),
     ] = None
     domain: Annotated[
         list[str] | None,
-        train_option(
+        typer.Option(
             "--domain",
             metavar="NAME[:SHARE]",
             help="Domain to learn from, and its share. May be repeated.",
         ),
     ] = None
-    init: Annotated[Path | None, train_option(metavar="FOLDER", help="Continue from this drafter.")] = None
-    answers: Annotated[int, train_option(min=1, help="Number of the target's answers to learn from.")] = 4000
-    held_out: Annotated[int, train_option(min=1, help="Number of questions to measure with.")] = 32
-    new_tokens: Annotated[int, train_option(min=1, help="Maximum number of tokens of an answer.")] = 160
-    longest_prompt: Annotated[int, train_option(min=1, help="Maximum number of tokens of a question.")] = 192
-    slots: Annotated[int, train_option(min=1, help="Number of answers generated at once.")] = 64
-    known_tokens: Annotated[int, train_option(min=1, help="Size of the drafter's vocabulary.")] = 6143
-    layers: Annotated[str, train_option(help="Layers of the target that initialise the drafter.")] = "0,-1"
+    init: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Continue from this drafter.")] = None
+    answers: Annotated[int, typer.Option(min=1, help="Number of the target's answers to learn from.")] = 4000
+    held_out: Annotated[int, typer.Option(min=1, help="Number of questions to measure with.")] = 32
+    new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of an answer.")] = 160
+    longest_prompt: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of a question.")] = 192
+    slots: Annotated[int, typer.Option(min=1, help="Number of answers generated at once.")] = 64
+    known_tokens: Annotated[int, typer.Option(min=1, help="Size of the drafter's vocabulary.")] = 6143
+    layers: Annotated[str, typer.Option(help="Layers of the target that initialise the drafter.")] = "0,-1"
     width: Annotated[
         int | None,
-        train_option(min=1, help="Start from an untrained model of this width. Required through a swarm."),
+        typer.Option(min=1, help="Start from an untrained model of this width. Required through a swarm."),
     ] = None
-    minutes: Annotated[float | None, train_option(help="Minutes of training. Default: 20, without --steps.")] = None
-    steps: Annotated[int | None, train_option(min=1, help="Number of training steps.")] = None
-    learning_rate: Annotated[float, train_option(help="The highest learning rate.")] = 1e-3
-    batch_rows: Annotated[int, train_option(min=1, help="Number of answers in a batch.")] = 16
-    seed: Annotated[int, train_option(help="Seed of the batches.")] = 0
-    device: Annotated[str, train_option(help="auto, cpu, cuda, cuda:0 or mps.")] = "auto"
-    threads: Annotated[int | None, train_option(min=1, help="Number of CPU threads.")] = None
+    minutes: Annotated[float | None, everyday(help="Minutes of training. Default: 20, without --steps.")] = None
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps.")] = None
+    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-3
+    batch_rows: Annotated[int, typer.Option(min=1, help="Number of answers in a batch.")] = 16
+    seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 0
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")] = "auto"
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None
 
     def run(self, peers: tuple[str, ...], network: str) -> dict[str, Any]:
         """Train a drafter on the answers of a target here, or through a swarm; return its record."""
@@ -153,22 +152,16 @@ class TrainingOptions:
 
 
 @takes_options
-def zoo(
+def train(
     training: TrainingOptions,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only, or train a drafter.")
-    ] = None,
     as_json: AsJson = False,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
 ) -> None:
-    """List the embedded models: what each is for, its size, how often it is right. Or train a drafter of your own.
+    """Train a drafter of your own.
 
-    Training asks the target, here or through a swarm, and learns from its answers. Interrupted, it goes on.
+    It asks the target, here or through a swarm, and learns from its answers. Interrupted, it goes on.
     """
-    if name != TRAIN:
-        list_models(name, as_json=as_json)
-        return
     record = training.run(several(initial_peers), network)
     if as_json:
         sys.stdout.write(json.dumps(record) + "\n")
@@ -181,6 +174,9 @@ def zoo(
     if training.head:
         served = f"--role verifier --model {training.target} --draft-model {training.out}"
     say(f"Serve it with: cosine-node join {served} --initial-peers ADDRESS")
+
+
+zoo = zoo_with(train)
 
 
 def _shares(domains: list[str]) -> dict[str, float]:

@@ -1,0 +1,98 @@
+"""`cosine chat`: a conversation with a target in the terminal."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Annotated, Final
+
+from cosine_node.cli.asking import client_that_asks_once
+from cosine_node.cli.generate import TEXT
+from cosine_node.cli.options import ENTRANCE, SERVED_BY, InitialPeers, several, takes_options
+from cosine_node.terminal.help_screen import everyday
+from cosine_node.terminal.printing import show
+from cosine_node.terminal.waiting import WaitingLine
+from cosine_p2p.blocking import LoopThread, TextStream
+from cosine_p2p.replies.parts import Content
+from cosine_p2p.request.chat import Message
+from cosine_p2p.request.options import ClientOptions
+from cosine_protocol.errors import CosineError
+
+PROMPT: Final = "> "
+OF_ONE_TEXT: Final = frozenset({"schema", "regex", "grammar", "logprobs", "prompt_logprobs", "prediction"})
+"""Options of `generate` that make no sense for every answer of a conversation."""
+
+Answering = Callable[[Sequence[Message]], TextStream]
+
+
+@takes_options
+def chat(
+    options: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY, *(name for name in TEXT if name not in OF_ONE_TEXT))],
+    initial_peers: InitialPeers = None,
+    system: Annotated[str | None, everyday(metavar="TEXT", help="The system message: how to answer.")] = None,
+) -> None:
+    """Talk with a target; Ctrl-C stops an answer, Ctrl-D ends.
+
+    The target's chat template is applied to the whole conversation at each answer.
+    """
+    line = WaitingLine(sys.stderr)
+    client = client_that_asks_once(several(initial_peers), options, note=line.say)
+    line.say("Looking for peers")
+    with closing(LoopThread(client, name="cosine-chat")) as thread:
+        line.clear()
+        begun: list[Message] = [{"role": "system", "content": system}] if system else []
+        converse(begun, lambda messages: TextStream(thread, client.stream(messages)), line)
+
+
+def converse(messages: list[Message], answering: Answering, line: WaitingLine) -> None:
+    """Read questions and show answers until the end of the input. Raises what the first answer raises."""
+    is_seen = sys.stdin.isatty()
+    if is_seen:
+        # Lets the user edit the line.
+        import readline  # noqa: F401
+    is_first = True
+    while (question := _read_question(PROMPT if is_seen else "")) is not None:
+        if not question.strip():
+            continue
+        messages.append({"role": "user", "content": question})
+        try:
+            answer = _answer(answering(messages), line)
+        except CosineError as error:
+            if is_first or not is_seen:
+                raise
+            line.clear()
+            show(sys.stderr, f"{error}\n")
+            answer = ""
+        is_first = False
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+        else:
+            messages.pop()
+
+
+def _read_question(prompt: str) -> str | None:
+    """A line of the user, or None at the end of the input. Ctrl-C discards what was typed."""
+    try:
+        return input(prompt)
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        show(sys.stdout, "\n")
+        return ""
+
+
+def _answer(stream: TextStream, line: WaitingLine) -> str:
+    """Show an answer as it comes, until its end or Ctrl-C, and return its content."""
+    content = ""
+    line.say("Waiting for an answer")
+    try:
+        with stream:
+            for chunk in stream:
+                if chunk.text:
+                    line.clear()
+                    show(sys.stdout, chunk.text)
+                content += "".join(part.text for part in chunk.parts if isinstance(part, Content))
+    except KeyboardInterrupt:
+        line.clear()
+        show(sys.stdout, " [stopped]")
+    show(sys.stdout, "\n")
+    return content
