@@ -11,10 +11,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.directory.dht import SealedRecord
+from cosine_p2p.dht.cells import SealedRecord
+from cosine_p2p.dht.postings import PostingChecker
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.known_peers import MAX_PEERS, KnownPeer
-from cosine_p2p.directory.postings import PostingChecker
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.strategy.base import StrategyKind

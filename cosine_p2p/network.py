@@ -16,9 +16,9 @@ from pathlib import Path
 
 from cosine_p2p.access import Access
 from cosine_p2p.client_memory import ClientMemory, SwarmMemory
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
+from cosine_p2p.dht.postings import PostingChecker, RecordOpener
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, order_peers
-from cosine_p2p.directory.postings import PostingChecker, RecordOpener
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity

@@ -57,8 +57,8 @@ EFFECTS: Final = frozenset(
     | {"hivemind", "libp2p", "torch", "transformers"}
 )
 PURE: Final = (
-    "cosine_p2p/directory/cell_walk.py",
-    "cosine_p2p/directory/postings.py",
+    "cosine_p2p/dht/cell_walk.py",
+    "cosine_p2p/dht/postings.py",
     "cosine_p2p/directory/selection.py",
     "cosine_p2p/strategy",
     "cosine_p2p/text/detokenizer.py",

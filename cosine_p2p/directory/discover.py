@@ -12,8 +12,8 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
-from cosine_p2p.directory.dht import Placement
-from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.dht.cells import Placement
+from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import end_all

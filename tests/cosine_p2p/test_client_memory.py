@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cosine_p2p.client_memory import KEEP_S, MAX_FILE_BYTES, MAX_SWARMS, MAX_TARGETS, VERSION, ClientMemory
-from cosine_p2p.directory.dht import SealedRecord
-from cosine_p2p.directory.postings import PostingChecker, RecordOpener
+from cosine_p2p.dht.cells import SealedRecord
+from cosine_p2p.dht.postings import PostingChecker, RecordOpener
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.peer_memory import FIRST_PAUSE_S
 from cosine_protocol.records import Role, cell_name, seal_record

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel

@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream

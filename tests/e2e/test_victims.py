@@ -24,7 +24,7 @@ from typing import Any, Final
 import pytest
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.addresses import MAX_TRIES, TRIES_WINDOW_S
 from cosine_protocol.records import NodeRecord, Role

@@ -12,8 +12,8 @@ from typing import Any, Final
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import RIVALS
+from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.directory.discover import DiscoverCells
-from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES

@@ -16,6 +16,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cosine_node import zoo
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.unfolding import unfold, unfold_part
+from cosine_node.engine.gguf.writing import StoredModel
 from cosine_node.engine.openai.server import read_piece
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
@@ -24,9 +27,6 @@ from cosine_node.gateway.messages.request import parse_message
 from cosine_node.gateway.responses.request import parse_response
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import detokenized, tokenized
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold, unfold_part
-from cosine_node.gguf.writing import StoredModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.printing import json_safe
 from cosine_node.weights.partial_folder import PartialFolder

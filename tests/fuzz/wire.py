@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from multiaddr import Multiaddr
 
-from cosine_p2p.directory.postings import (
+from cosine_p2p.dht.postings import (
     PostingChecker,
     RecordOpener,
     RecordStore,

@@ -11,7 +11,7 @@ from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identit
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m

@@ -27,6 +27,8 @@ from cosine_node import zoo
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Choice, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.gguf.unfolding import unfold
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import is_installed
@@ -34,8 +36,6 @@ from cosine_node.engine.llama.loading import load_llama
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import load_engine
-from cosine_node.gguf.unfolding import unfold
-from cosine_node.gguf.writing import write_gguf
 from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.generation_config import read_eos

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cosine_p2p.directory.dht import Placement
-from cosine_p2p.directory.disjoint_paths import DisjointPaths
-from cosine_p2p.directory.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
+from cosine_p2p.dht.cells import Placement
+from cosine_p2p.dht.disjoint_paths import DisjointPaths
+from cosine_p2p.dht.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_node import node_id_of
 from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
 from cosine_p2p.transport.patience import end_all

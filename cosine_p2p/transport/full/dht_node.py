@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from cosine_p2p.directory.postings import PostingChecker, RecordStore
+from cosine_p2p.dht.postings import PostingChecker, RecordStore
 from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.full.dht_gate import GatedHandlers, GatedStub
 from cosine_p2p.transport.full.dht_service import DhtService

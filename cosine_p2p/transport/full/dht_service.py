@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from cosine_p2p.directory.peer_clocks import PeerClocks
-from cosine_p2p.directory.postings import PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.dht.peer_clocks import PeerClocks
+from cosine_p2p.dht.postings import PostingChecker, RecordStore, subkey_bytes
 from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.full.library import dht_pb2
 from cosine_p2p.trust.call_budget import CallBudget

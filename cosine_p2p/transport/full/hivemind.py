@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_p2p.directory.dht import Placement
-from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore, dht_key
+from cosine_p2p.dht.cells import Placement
+from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressBook, DialPolicy, Reach, parse_address, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from cosine_p2p.directory.dht import Placement
-from cosine_p2p.directory.postings import (
+from cosine_p2p.dht.cells import Placement
+from cosine_p2p.dht.postings import (
     PostingChecker,
     RecordOpener,
     RecordStore,

@@ -29,6 +29,9 @@ from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Prompt
 from cosine_lab.experiments.here import in_turn
 from cosine_node import zoo
 from cosine_node.engine.base import Row
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.unfolding import unfold
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.lanes import FedToken, Floats
 from cosine_node.engine.llama.library import llama_library
@@ -39,9 +42,6 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import DTYPES, load_engine, load_model
 from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.engine.vllm.loading import load_vllm
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold
-from cosine_node.gguf.writing import write_gguf
 from cosine_node.zoo.family import Family
 from cosine_protocol.errors import CosineError, UsageError
 from cosine_protocol.request import Sampling

@@ -4,9 +4,9 @@ import asyncio
 from typing import Final
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
+from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.postings import RecordOpener
 from cosine_protocol.identity import Identity
 
 NETWORK: Final = "simulation"

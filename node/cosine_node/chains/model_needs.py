@@ -71,9 +71,9 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
     """The sizes of a model with a cache of `pool_tokens`, and its numerics. Raises `UsageError`."""
     from cosine_node import zoo
     from cosine_node.engine.forward.support import numerics_of, refuse_by_config
+    from cosine_node.engine.gguf.file import GgufFile
+    from cosine_node.engine.gguf.unfolding import unfold
     from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
-    from cosine_node.gguf.file import GgufFile
-    from cosine_node.gguf.unfolding import unfold
     from cosine_node.stages.opening import part_sizes
 
     check_options(dtype=dtype, device="cpu", quantize=None)

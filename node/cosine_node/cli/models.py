@@ -65,8 +65,8 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Write a Llama-like model as a GGUF file for llama.cpp and `join`."""
-    from cosine_node.gguf.file import GgufFile
-    from cosine_node.gguf.writing import write_gguf
+    from cosine_node.engine.gguf.file import GgufFile
+    from cosine_node.engine.gguf.writing import write_gguf
     from cosine_node.models.model import fetch_folder
 
     if not out.parent.is_dir():

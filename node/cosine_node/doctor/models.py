@@ -9,8 +9,8 @@ from typing import Final
 from cosine_node.doctor.finding import Finding, failure, fine, refusal
 from cosine_node.doctor.machine import SMALLER
 from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.pool_size import free_memory_bytes
-from cosine_node.gguf.file import GgufFile
 from cosine_node.models.engine_kind import has_files
 from cosine_node.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
 from cosine_node.models.hub import ANSWER_S, HubModel, HubRefusal

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine, skipped, warning
 from cosine_node.doctor.reach import Way, connect, judge_reachability, parse_node_address
 from cosine_node.serving.node_options import NetworkOptions
-from cosine_p2p.directory.peer_clocks import PeerClocks, span
+from cosine_p2p.dht.peer_clocks import PeerClocks, span
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.channel import Channel

@@ -1,1 +1,1 @@
-"""Forward passes over packed token trees: interface, PyTorch engine, scripted twin."""
+"""Forward passes over packed token trees: the interface, the engines behind it, and the files that they load."""

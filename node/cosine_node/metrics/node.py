@@ -25,7 +25,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.messages import ReleaseReason
 
 if TYPE_CHECKING:
-    from cosine_p2p.directory.dht import DhtDirectory
+    from cosine_p2p.dht.cells import DhtDirectory
     from cosine_p2p.transport.full.hivemind import HivemindTransport
 
 LABELS: Final = ("role", "model_name", "peer_id")

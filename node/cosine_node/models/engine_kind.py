@@ -106,8 +106,8 @@ class EngineChoice:
 def fits_float16(path: Path) -> bool:
     """True if PyTorch can run a GGUF file in float16 within the free memory. Reads only its header."""
     # Imported here to keep `--help` fast.
-    from cosine_node.gguf.file import GgufFile
-    from cosine_node.gguf.transformers_model import transformers_config
+    from cosine_node.engine.gguf.file import GgufFile
+    from cosine_node.engine.gguf.transformers_model import transformers_config
 
     try:
         file = GgufFile.open(path)
@@ -181,7 +181,7 @@ def load_with(
 
     `vocabulary` is a drafter's own, and `known_tokens` bounds the ids that it drafts.
     """
-    from cosine_node.gguf.file import GgufFile
+    from cosine_node.engine.gguf.file import GgufFile
 
     file = GgufFile.in_folder(folder)
     # A file that was not downloaded before can be read now.

@@ -10,6 +10,7 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.loading_stage import stages_told
 from cosine_node.engine.openai import SCHEME
 from cosine_node.engine.openai.engine import ServerEngine
@@ -18,7 +19,6 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
-from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import NGRAM, EngineChoice, check_engine_options, has_files, load_with
 from cosine_node.models.hub import HubModel
 from cosine_node.models.model_sizes import DraftedTokens, ModelSizes

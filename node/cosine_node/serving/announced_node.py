@@ -24,7 +24,7 @@ from cosine_node.serving.surroundings import Surroundings
 from cosine_node.serving.work import Work
 from cosine_node.terminal.events import Emit
 from cosine_node.weights.service import WeightsService
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.storage.identity_file import ClaimedIdentity, claim_identity

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosine_node import zoo
-from cosine_node.gguf.transformers_model import ELSEWHERE
-from cosine_node.gguf.unfolding import unfold_part
+from cosine_node.engine.gguf.transformers_model import ELSEWHERE
+from cosine_node.engine.gguf.unfolding import unfold_part
 from cosine_node.models.hub import HubModel
 from cosine_node.models.model import ModelNames, fetch, read_names, readable
 from cosine_node.models.tokenizer_conversion import convert_tokenizer

@@ -28,6 +28,8 @@ from cosine_node.engine.forward.support import (
     quantisation_of,
     refuse_by_config,
 )
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.transformers_model import stored_names
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
@@ -39,8 +41,6 @@ from cosine_node.engine.torch.loading import (
     read_config,
 )
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import stored_names
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError

@@ -26,6 +26,7 @@ from cosine_node.engine.forward.support import (
     numerics_of,
     refuse_by_config,
 )
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
@@ -42,7 +43,6 @@ from cosine_node.engine.torch.loading import (
     stored_file,
 )
 from cosine_node.engine.torch.threads import limit_threads
-from cosine_node.gguf.file import GgufFile
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most

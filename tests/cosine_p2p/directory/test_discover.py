@@ -8,8 +8,8 @@ import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.serving.discover_service import DiscoverService
+from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.directory.discover import DiscoverCells
-from cosine_p2p.directory.postings import RecordOpener
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.fields import Signed

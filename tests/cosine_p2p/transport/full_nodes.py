@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig

@@ -7,7 +7,7 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.cli.demo import choose_cast
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError

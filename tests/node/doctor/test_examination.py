@@ -21,7 +21,7 @@ from cosine_node.doctor.examination import Examination, Step, main
 from cosine_node.doctor.examine import examine
 from cosine_node.doctor.finding import CheckStatus, Finding, fine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.gguf.writing import write_gguf
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.hub import HubModel
 from cosine_node.models.model import ModelSource

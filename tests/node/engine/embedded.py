@@ -7,10 +7,10 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
+from cosine_node.engine.gguf.unfolding import unfold
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.llama.loading import load_llama
 from cosine_node.engine.torch.loading import load_engine
-from cosine_node.gguf.unfolding import unfold
-from cosine_node.gguf.writing import write_gguf
 
 POOL_TOKENS: Final = 16_384
 _FILES: Final = tempfile.TemporaryDirectory(prefix="cosine-audits-")

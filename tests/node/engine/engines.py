@@ -17,6 +17,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
 from cosine_node.engine.blocks.held_linear import hold
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import llama_library
@@ -34,7 +35,6 @@ from cosine_node.engine.vllm.loading import load_vllm
 from cosine_node.engine.vllm.model import VllmEngine, VllmModel
 from cosine_node.engine.vllm.process import VllmProcess
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
-from cosine_node.gguf.file import GgufFile
 from cosine_node.stages.engine import StageEngine
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.replaceable import ReplaceableEngine

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cosine_node.gguf.unfolding import unfold
-from cosine_node.gguf.writing import write_gguf
+from cosine_node.engine.gguf.unfolding import unfold
+from cosine_node.engine.gguf.writing import write_gguf
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.tiny_models import tiny_llama
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
 from cosine_node.engine.vllm.environment import VllmOptions
-from cosine_node.gguf.unfolding import unfold
 from cosine_node.models import engine_kind
 from cosine_node.models.engine_kind import (
     EngineChoice,

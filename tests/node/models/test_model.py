@@ -15,9 +15,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.openai.engine import ServerEngine
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
-from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_node.models.model_sizes import shared_tokens

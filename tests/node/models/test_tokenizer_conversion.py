@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from cosine_node.gguf.tokenizer import trial_texts
+from cosine_node.engine.gguf.tokenizer import trial_texts
 from cosine_node.models import tokenizer_conversion
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_p2p import load_tokenizer

@@ -11,7 +11,7 @@ from cosine_node.models.model import ModelSource
 from cosine_node.serving.node import run_nodes, together
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_p2p.access import Access
-from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport

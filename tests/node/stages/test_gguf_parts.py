@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.torch.loading import read_config
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, part_sizes

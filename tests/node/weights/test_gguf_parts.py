@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cosine_node import zoo
+from cosine_node.engine.gguf.unfolding import unfold, unfold_part
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.torch.loading import read_config
-from cosine_node.gguf.unfolding import unfold, unfold_part
-from cosine_node.gguf.writing import write_gguf
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.weights.partial_folder import PartialFolder
 from cosine_p2p.text.held_weights import HeldWeights

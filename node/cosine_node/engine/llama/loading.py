@@ -9,6 +9,7 @@ from weakref import finalize
 import numpy as np
 import numpy.typing as npt
 
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.self_test import check_exactness
@@ -18,7 +19,6 @@ from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_node.engine.self_test import POOL_TOKENS
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import GgufFile
 from cosine_node.processes.answer import answer_of
 from cosine_protocol.errors import UsageError
 

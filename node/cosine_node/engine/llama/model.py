@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.lanes.lanes import FedToken, Floats
 from cosine_node.engine.llama.library import LlamaBatch, LlamaLibrary
-from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import LocalProtocolError, UsageError
 
 F32: Final = 0

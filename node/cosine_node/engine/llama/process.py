@@ -8,11 +8,11 @@ from ctypes import c_int32
 from pathlib import Path
 from typing import Final
 
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.lanes.lanes import FedToken
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.loading import default_threads
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
-from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 
 CONTEXT_TOKENS: Final = 256

@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 from platformdirs import user_cache_dir
 
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.pool_size import free_memory_bytes
-from cosine_node.gguf.file import GgufFile
 from cosine_node.processes.answer import ask_llama
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError

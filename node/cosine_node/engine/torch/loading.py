@@ -42,6 +42,13 @@ from cosine_node.engine.forward.support import (
     quantisation_of,
     refuse_by_config,
 )
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.transformers_model import (
+    rope_factors,
+    stored_matrices,
+    transformers_config,
+    transformers_weights,
+)
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
@@ -52,13 +59,6 @@ from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import (
-    rope_factors,
-    stored_matrices,
-    transformers_config,
-    transformers_weights,
-)
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 

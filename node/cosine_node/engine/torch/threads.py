@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 
 SMALL_MODEL_BYTES: Final = 400_000_000
 """About 100 million weights in float32. Several nodes on one machine typically run smaller models."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.engine.base import Engine
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
 from cosine_node.engine.retokenized import RetokenizedEngine
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
 from cosine_p2p.request import generation_config
 from cosine_p2p.text.held_weights import GGUF_LINK
 from cosine_p2p.text.tokenizer_files import names_in

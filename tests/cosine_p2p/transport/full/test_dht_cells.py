@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
+from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import ShownStorage, node_id_of
 from cosine_p2p.transport.full.library import DHTNode, DictionaryDHTValue, PeerID, RoutingTable, ValueWithExpiration

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.directory.postings import dht_key
+from cosine_p2p.dht.postings import dht_key
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import LocalProtocolError

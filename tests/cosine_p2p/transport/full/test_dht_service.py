@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from cosine_p2p.directory.postings import (
+from cosine_p2p.dht.postings import (
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,
     Posting,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cosine_node.engine.blocks.matrix import BlockMatrix
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.torch.loading import STORED, Blocks, load_engine, load_gguf_model, read_config
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_architectures import TINY, VOCAB
 from tests.node.engine.gguf_models import tiny_folder, tiny_gguf

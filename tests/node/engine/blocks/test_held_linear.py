@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from cosine_node.engine.blocks import held_linear
 from cosine_node.engine.blocks.held_linear import FORMS, HALF, HeldLinear, hold
 from cosine_node.engine.blocks.held_matrix import HeldMatrix
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.loading import check_options, load_engine, load_model
-from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
 from tests.node.engine.eagle.small_head import random_head
 from tests.node.engine.engines import rounded

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.lanes.self_test import check_exactness
 from cosine_node.engine.llama import library as module
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.loading import find_device, load_llama
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.pool_size import PoolSize
-from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import llama_engine

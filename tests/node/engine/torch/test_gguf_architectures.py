@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
+from cosine_node.engine.gguf.architectures import ARCHITECTURES
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.unfolding import unfold
 from cosine_node.engine.lanes.self_test import error_of
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.llama.process import logits
 from cosine_node.engine.torch import gguf_trial
 from cosine_node.engine.torch.gguf_trial import check_against_llama, llama_logits, tried
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
-from cosine_node.gguf.architectures import ARCHITECTURES
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.gguf_architectures import TINY, VOCAB, WINDOW, YARN, TinyGguf

@@ -13,7 +13,7 @@ from typing import Final
 from platformdirs import user_cache_dir
 from tokenizers import Tokenizer
 
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.processes.answer import ask_llama
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from cosine_p2p.gguf.tokenizer import files_of, word_steps

@@ -5,9 +5,9 @@ import logging
 from pathlib import Path
 
 from cosine_node.engine import vocabulary as draft_vocabulary
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.tokenizer import stated_files, tokenizer_files
-from cosine_node.gguf.transformers_model import folder_config
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.tokenizer import stated_files, tokenizer_files
+from cosine_node.engine.gguf.transformers_model import folder_config
 from cosine_p2p.request import generation_config
 from cosine_p2p.text import gguf_folder
 from cosine_protocol.errors import UsageError

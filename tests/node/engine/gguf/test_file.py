@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cosine_node import zoo
+from cosine_node.engine.gguf.file import DRAFT_VOCABULARY, GgufFile
+from cosine_node.engine.gguf.unfolding import unfold
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import DRAFT_VOCABULARY, GgufFile
-from cosine_node.gguf.unfolding import unfold
-from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.request.generation_config import read_generation_config
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.tokenizer_files import TokenizerFiles

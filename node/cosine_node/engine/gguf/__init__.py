@@ -1,5 +1,5 @@
 """Reads and writes GGUF files, and unfolds them into model folders."""
 
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 
 __all__ = ["GgufFile"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 
 Floats = npt.NDArray[np.float32]

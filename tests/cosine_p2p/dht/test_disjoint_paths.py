@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.disjoint_paths import DisjointPaths
+from cosine_p2p.dht.disjoint_paths import DisjointPaths
 
 IDS = st.integers(0, 255)
 NETWORKS = st.dictionaries(IDS, st.lists(IDS, max_size=12), max_size=60)

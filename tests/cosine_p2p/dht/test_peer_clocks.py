@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.peer_clocks import KEEP_S, MAX_SOURCES, PeerClocks
+from cosine_p2p.dht.peer_clocks import KEEP_S, MAX_SOURCES, PeerClocks
 
 NOW_S = 1_700_000_000.0
 LIFETIME_S = 300.0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.cell_walk import ELDERS_PART, CellWalk
-from cosine_p2p.directory.postings import MAX_DEPTH, hash_prefix
+from cosine_p2p.dht.cell_walk import ELDERS_PART, CellWalk
+from cosine_p2p.dht.postings import MAX_DEPTH, hash_prefix
 from cosine_protocol import limits
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of

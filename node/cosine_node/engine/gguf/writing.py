@@ -26,8 +26,8 @@ from gguf import (
     quantize,
 )
 
+from cosine_node.engine.gguf.file import DRAFT_VOCABULARY
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_p2p.gguf.pre_tokenizers import CONTRACTIONS, PRE_TOKENIZERS, WORDS
 from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.text.chat_template import ChatTemplates

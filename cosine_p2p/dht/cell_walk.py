@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
-from cosine_p2p.directory.postings import MAX_DEPTH, hash_prefix
+from cosine_p2p.dht.postings import MAX_DEPTH, hash_prefix
 from cosine_protocol import limits
 from cosine_protocol.records import NodeRecord
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_p2p.directory.dht import DhtDirectory, Placement, SealedRecord
-from cosine_p2p.directory.postings import (
+from cosine_p2p.dht.cells import DhtDirectory, Placement, SealedRecord
+from cosine_p2p.dht.postings import (
     ENTRY_BYTES,
     Posting,
     PostingChecker,

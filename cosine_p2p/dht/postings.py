@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgpack
 
-from cosine_p2p.directory.peer_clocks import PeerClocks
+from cosine_p2p.dht.peer_clocks import PeerClocks
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
 
-from cosine_p2p.directory.cell_walk import CellWalk
-from cosine_p2p.directory.postings import MAX_DEPTH, PostingChecker, RecordOpener
+from cosine_p2p.dht.cell_walk import CellWalk
+from cosine_p2p.dht.postings import MAX_DEPTH, PostingChecker, RecordOpener
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError

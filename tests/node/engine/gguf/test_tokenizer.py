@@ -9,10 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from cosine_node import zoo
-from cosine_node.gguf import tokenizer
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.tokenizer import llama_tokens, tokenizer_files, tried
-from cosine_node.gguf.writing import write_gguf
+from cosine_node.engine.gguf import tokenizer
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.tokenizer import llama_tokens, tokenizer_files, tried
+from cosine_node.engine.gguf.writing import write_gguf
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_p2p.gguf.tokenizer import files_of

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cosine_node import zoo
+from cosine_node.engine.gguf.file import GgufFile
+from cosine_node.engine.gguf.transformers_model import folder_config, transformers_config, transformers_weights
+from cosine_node.engine.gguf.writing import FILE_TYPES, StoredModel, write_gguf
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import folder_config, transformers_config, transformers_weights
-from cosine_node.gguf.writing import FILE_TYPES, StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.thoroughness import quick_first

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.gguf.architectures import (
+from cosine_node.engine.gguf.architectures import (
     LONG_ROPE,
     TURNED,
     Architecture,
@@ -18,7 +18,7 @@ from cosine_node.gguf.architectures import (
     sizes,
     turned_size,
 )
-from cosine_node.gguf.file import GgufFile
+from cosine_node.engine.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 
 ROPE_FACTORS: Final = "rope_freqs.weight"
