@@ -14,6 +14,8 @@ from cosine_node.processes.answer import answer_of
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import DTYPES
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +46,12 @@ def fit_of(needs: ModelNeeds, memory_bytes: int, held: Collection[LayerRange]) -
         is_whole=whole_bytes <= memory_bytes,
         whole_bytes=whole_bytes,
     )
+
+
+def served_dtype(records: Collection[NodeRecord]) -> str:
+    """The data type of the weights of a target's verifiers or stages; `AUTO` if none is known."""
+    serving = [record for record in records if record.role != Role.DRAFTER]
+    return next((record.numerics for record in serving if record.numerics in DTYPES), AUTO)
 
 
 async def target_sizes(model: str, dtype: str) -> ModelNeeds | None:

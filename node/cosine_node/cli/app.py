@@ -28,6 +28,7 @@ from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
 from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
+from cosine_node.cli.suggest import suggest
 from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
 from cosine_node.doctor.packages import extra_of
@@ -41,7 +42,7 @@ from cosine_protocol.errors import CosineError, UsageError
 LOG = logging.getLogger(__name__)
 HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
 
-LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
+LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", "suggest", DOCTOR})
 """Commands that Ctrl-C ends immediately (`interrupts`); the others first stop what they have started."""
 
 NODE_PROGRAM: Final = "cosine-node"
@@ -63,13 +64,13 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] =
         audit: "audit generation.json --initial-peers ADDRESS",
     },
     Everyday("Give a machine to a swarm"): {
+        suggest: "suggest LINK",
         draft: "draft LINK --model zoo:draft-code",
         verify: "verify LINK --model zoo:target",
         stage: "stage LINK --model someone/model --layers auto",
         head: "head LINK --model someone/model",
         bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
         invite: "invite --initial-peers ADDRESS",
-        plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
         doctor: "doctor --role drafter --initial-peers ADDRESS",
     },
     Everyday("Try it"): {
@@ -79,6 +80,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] =
     },
     "Keep a node and a swarm": {
         join: "join --role drafter --initial-peers ADDRESS",
+        plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
         service: "service --role drafter --initial-peers ADDRESS",
         identity: "identity",
         swarm: "swarm create friends --out friends",

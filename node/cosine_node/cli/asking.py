@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.network import NetworkSwarm
+    from cosine_p2p.survey import Survey
     from cosine_p2p.text.target import Target
     from cosine_p2p.transport.patience import Note
 
@@ -39,6 +41,19 @@ def client_that_asks_once(
     memory = ClientMemory.of(True)
     join = joining_once(initial_peers, Access.of(options), target, memory=memory, note=note)
     return AsyncClient(join=join, memory=memory, evidence_file=EvidenceFile(), **options)
+
+
+async def survey_once(initial_peers: tuple[str, ...], access: Access, target: str = ALL_TARGETS) -> "Survey":
+    """The nodes of a target in a network, which is left again. Raises `CosineError`."""
+    from cosine_node.doctor.swarm import first_survey
+    from cosine_p2p.survey import Surveyor
+
+    async with AsyncExitStack() as stack:
+        swarm = await joining_once(initial_peers, access)()
+        stack.push_async_callback(swarm.close)
+        surveyor = Surveyor(swarm, target=target)
+        stack.push_async_callback(surveyor.close)
+        return await first_survey(surveyor)
 
 
 def joining_once(

@@ -20,6 +20,7 @@ from cosine_node.cli.options import (
     DEFAULT_TARGET,
     AsJson,
     DeniedPeers,
+    Link,
     LogFormat,
     Place,
     Relays,
@@ -323,9 +324,6 @@ _OF_AN_ENGINE: Final = frozenset(
     {"engine", "quantize", "kv_memory", "deterministic", "vllm_python", "tensor_parallel", "pipeline_parallel"}
 )
 """Options of an engine that holds a whole model."""
-_LINK: Final = Annotated[
-    str | None, typer.Argument(metavar="LINK", help="Invitation, or the address of a node.", show_default=False)
-]
 
 
 def _verb(name: str, role: Role, text: str, *, without: frozenset[str], **fixed: Any) -> Callable[..., None]:
@@ -340,7 +338,7 @@ def _verb(name: str, role: Role, text: str, *, without: frozenset[str], **fixed:
         join(**unset, **fixed, **given)
 
     run.__name__, run.__doc__ = name, text
-    first = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=_LINK)
+    first = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link)
     return declaring(run, [first, *shown])
 
 

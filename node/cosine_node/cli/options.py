@@ -151,6 +151,9 @@ InitialPeers = Annotated[
         everyday=True,
     ),
 ]
+Link = Annotated[
+    str | None, typer.Argument(metavar="LINK", help="Invitation, or the address of a node.", show_default=False)
+]
 Network = Annotated[str, client_option("network")]
 SwarmFile = Annotated[Path | None, client_option("swarm")]
 IdentityFile = Annotated[Path | None, client_option("identity")]

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -13,9 +12,8 @@ import typer
 from cosine_node.chains.model_needs import model_needs
 from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
-from cosine_node.cli.asking import joining_once
+from cosine_node.cli.asking import survey_once
 from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
-from cosine_node.doctor.swarm import first_survey
 from cosine_node.engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.stages.part_sizes import size_text
 from cosine_node.terminal.help_screen import everyday
@@ -27,6 +25,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
 
+HERE: Final = "here"
 READ: Final = "50GB"
 """Per second, with two channels of DDR4-3200."""
 UP: Final = "20Mbit"
@@ -47,7 +46,7 @@ def plan(
             help=(
                 "A machine and its memory, as desk=12GiB. What else it gives follows, as in "
                 "desk=12GiB,read=360GB,up=20Mbit,rtt=30ms: bytes of this memory a second, uplink, round trip to "
-                "the others; repeat it for each."
+                "the others. desk=here measures the first two on this machine. Repeat it for each."
             ),
         ),
     ] = None,
@@ -120,22 +119,20 @@ class SeenSwarm:
 
 async def _records(model: str, initial_peers: tuple[str, ...], entrance: ClientOptions) -> list[NodeRecord]:
     """The records of the nodes of a target that answer. Raises `CosineError`."""
-    from cosine_p2p.survey import Surveyor
-
-    async with AsyncExitStack() as stack:
-        swarm = await joining_once(initial_peers, Access.of(entrance))()
-        stack.push_async_callback(swarm.close)
-        surveyor = Surveyor(swarm, target=model)
-        stack.push_async_callback(surveyor.close)
-        survey = await first_survey(surveyor)
+    survey = await survey_once(initial_peers, Access.of(entrance), model)
     return [sight.record for sight in survey.nodes if not sight.reason]
 
 
 def parse_machine(text: str) -> Machine:
-    """Parse `NAME=MEMORY` and, after commas, `read=`, `up=` and `rtt=`. Raises `UsageError`."""
+    """Parse `NAME=MEMORY`, or `NAME=here`, and, after commas, `read=`, `up=` and `rtt=`. Raises `UsageError`."""
     name, _, given = text.partition("=")
     memory, *more = given.split(",")
     values = {"read": READ, "up": UP, "rtt": RTT}
+    if memory == HERE:
+        from cosine_node.advice.measurement import measure_machine
+
+        own = measure_machine()
+        memory, values["read"] = f"{own.given_bytes}B", f"{own.read_bytes_per_s:.0f}B"
     for part in more:
         key, _, value = part.partition("=")
         if key not in values:

@@ -12,19 +12,19 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from cosine_node.chains.model_needs import PROBE_S, fit_of, target_sizes
+from cosine_node.advice.suggestions import MEMORY_PART
+from cosine_node.chains.model_needs import PROBE_S, fit_of, served_dtype, target_sizes
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.packages import missing_packages
 from cosine_node.doctor.reach import Way, connect, judge_reachability
-from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
+from cosine_node.engine.pool_size import CARD_MEMORY_PART, free_memory_bytes
 from cosine_node.processes.answer import answer_of
 from cosine_p2p.text.target import parse_target
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.reach import is_relayed
-from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
 
 Json = dict[str, Any]
@@ -35,8 +35,6 @@ MAX_DIALLED: Final = 3
 GPUS: Final = "cosine_node.doctor.machine:gpu_names_and_bytes"
 DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 """If none exists, GPUs are not searched for, as that needs a process that loads PyTorch."""
-MEMORY_PART: Final = 0.5
-"""The part of free memory that a stage uses with `--memory auto`."""
 
 
 def is_here(request: Request) -> bool:
@@ -51,7 +49,7 @@ class OwnMachine:
     """Facts about this machine, cached for `FRESH_S`; GPUs are found only once."""
 
     def __init__(self, target: str) -> None:
-        self._target = target if Path(target).expanduser().exists() else parse_target(target)[0]
+        self.target = target if Path(target).expanduser().exists() else parse_target(target)[0]
         self._asking = asyncio.Lock()
         self._told: Json = {}
         self._valid_until_s = 0.0
@@ -86,9 +84,8 @@ class OwnMachine:
 
     async def _fits(self, records: Sequence[NodeRecord], memory_bytes: int) -> Json | None:
         """Return the part of the target that fits, or None if its sizes are unknown."""
-        serving = [record for record in records if record.stage is not None or not record.expertise]
-        dtype = next((each.numerics for each in serving if each.numerics in DTYPES), AUTO)
-        needs = await target_sizes(self._target, dtype)
+        dtype = served_dtype(records)
+        needs = await target_sizes(self.target, dtype)
         if needs is None:
             return None
         held = [each.stage.held for each in records if each.stage is not None and each.numerics == dtype]

@@ -1,0 +1,1 @@
+"""What this machine should give to a swarm, by what is measured here and what the swarm lacks."""
