@@ -25,6 +25,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.membership import CERTIFICATE_LINE, as_line, from_line, read_certificate
 
 SCHEME: Final = "cosine:"
+INVITED_DAYS: Final = 7.0
 PARTS: Final = ("network", "swarm", "until", "key", "certificate")
 MAX_INVITATION_ADDRESSES: Final = 4
 """More would make a QR code too wide for a terminal of 80 columns."""

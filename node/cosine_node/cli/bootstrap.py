@@ -26,7 +26,7 @@ from cosine_node.terminal.events import telling
 from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_p2p.access import Access
-from cosine_p2p.invitation import Admission, Invitation, follow_invitations
+from cosine_p2p.invitation import INVITED_DAYS, Admission, Invitation, follow_invitations
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_p2p.transport.addresses import Reach
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -36,7 +36,6 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_CERTIFICATE_S
 from cosine_protocol.membership import CERTIFICATE_LINE, from_line
 
-INVITED_DAYS: Final = 7.0
 DAY_S: Final = 86_400.0
 SEED_BYTES: Final = 32
 """Of the key of a new member."""

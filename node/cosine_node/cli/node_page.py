@@ -88,7 +88,5 @@ async def _serve(
             emit("page", {"url": fields["url"]})
 
     join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
-    options = GatewayOptions(
-        model_name=model_name(target), host_names=(socket.gethostname(),), entrance=access.entrance
-    )
+    options = GatewayOptions(model_name=model_name(target), host_names=(socket.gethostname(),), access=access)
     await serve_gateway(listener, HOST, {"join": join, "target": target}, options, note, stop)

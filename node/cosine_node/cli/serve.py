@@ -84,7 +84,7 @@ def serve(
         # The machine's own name may be a public one, but belongs to its owner.
         host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
-        entrance=Access.of(client).entrance,
+        access=Access.of(client),
     )
     asked = {"initial_peers": several(initial_peers), "listen": True, **client}
     with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:

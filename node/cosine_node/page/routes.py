@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,22 +15,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cosine_node.advice.measurement import find_advice
 from cosine_node.gateway.admission import Admission, admitted_object
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
+from cosine_node.page.invited import invitation_facts
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.swarm_facts import changes, swarm_facts
+from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.invitation import INVITED_DAYS
 from cosine_p2p.request.results import Generation, Observer
-from cosine_p2p.survey import Surveyor
+from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, OpenedEvidence, evidence_of_json
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
-from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError, UsageError
 from cosine_protocol.messages import Transcript
-from cosine_protocol.records import NodeRecord
 
 MAX_POINTS: Final = 240
 """As many as a curve on a screen can show."""
@@ -163,31 +167,39 @@ MAX_CHECKS: Final = 2
 class Watched:
     """The handlers of the page's API over a client's swarm.
 
-    `entrance` are the options of a node that joins it. Audits and checks of proofs are shared fairly between `keys`
-    API keys. Streams end when `closing` is set.
+    `access` is its network. Audits and checks of proofs are shared fairly between `keys` API keys. Streams end when
+    `closing` is set.
     """
 
     def __init__(
-        self, client: AsyncClient, *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event, keys: int
+        self, client: AsyncClient, *, trend: Trend, access: Access, closing: asyncio.Event, keys: int
     ) -> None:
         self._client = client
         self._trend = trend
-        self._entrance = list(entrance)
+        self._access = access
         self._closing = closing
         self._audits = Admission(max_running=MAX_AUDITS, max_waiting=4 * MAX_AUDITS, keys=keys)
         self._checks = Admission(max_running=MAX_CHECKS, max_waiting=16 * MAX_CHECKS, keys=keys)
         self._surveyor: Surveyor | None = None
         self._machine = OwnMachine(client.target)
-        self._records: list[NodeRecord] = []
+        self._measuring = asyncio.Lock()
+        self._reached: list[NodeSight] = []
         self._watch = SwarmWatch(self._look, rest=self._rest)
 
     async def _look(self) -> Json:
         if self._surveyor is None:
             self._surveyor = Surveyor(self._client.swarm, target=self._client.target)
         survey = await self._surveyor.survey()
-        self._records = [sight.record for sight in survey.nodes if not sight.reason]
-        facts = swarm_facts(survey, convicted=self._client.convicted, checks=self._client.checks())
-        return facts | {"entrance": self._entrance, "trend": list(self._trend.points)}
+        convicted = self._client.convicted
+        self._reached = [sight for sight in survey.nodes if not sight.reason]
+        trusted = [sight.record for sight in self._reached if sight.record.peer_id not in convicted]
+        last_day = datetime.now(UTC).date() + timedelta(days=INVITED_DAYS)
+        facts = swarm_facts(survey, convicted=convicted, checks=self._client.checks())
+        return facts | {
+            "entrance": list(self._access.entrance),
+            "invitation": invitation_facts(trusted, self._access, last_day=last_day),
+            "trend": list(self._trend.points),
+        }
 
     async def _rest(self) -> None:
         """Close the links to all nodes, as each costs both ends heartbeats."""
@@ -220,11 +232,27 @@ class Watched:
 
     async def machine(self, request: Request) -> Response:
         """The resources of this machine, only for requests from it."""
+        await self._swarm_from_here(request)
+        return JSONResponse(await self._machine.facts([sight.record for sight in self._reached]))
+
+    async def suggestions(self, request: Request) -> Response:
+        """What this machine should run, which takes its measurement, only for requests from it."""
+        swarm = await self._swarm_from_here(request)
+        invited, entrance = swarm["invitation"], self._access.entrance
+        way = (invited["link"], *(entrance if invited["is_private"] else ())) if invited else ("ADDRESS", *entrance)
+        async with self._measuring:
+            try:
+                _, advice = await find_advice(self._machine.target, way=way, nodes=self._reached)
+            except UsageError as error:
+                raise unavailable(str(error), code="not_measured") from None
+        return JSONResponse(asdict(advice))
+
+    async def _swarm_from_here(self, request: Request) -> Json:
+        """The state of the swarm. Raises `ApiError` for a request from another machine."""
         if not is_here(request):
             message = "Facts about this machine can be read only from this machine."
             raise ApiError(HTTPStatus.FORBIDDEN, message, code="not_here")
-        await self._watch.now()
-        return JSONResponse(await self._machine.facts(self._records))
+        return await self._watch.now()
 
     async def audits(self, request: Request) -> Response:
         """The evidence of a proof after an audit by other verifiers."""
@@ -246,6 +274,7 @@ class Watched:
             Route("/swarm", self.swarm),
             Route("/swarm/events", self.events),
             Route("/machine", self.machine),
+            Route("/suggestions", self.suggestions, methods=["POST"]),
             Route("/proofs", self.proofs, methods=["POST"]),
             Route("/audits", self.audits, methods=["POST"]),
         ]

@@ -54,7 +54,7 @@ def node_sight(number: int, *, rtt_s: float = 0.02) -> NodeSight:
 def told_swarm(nodes: Iterable[NodeSight]) -> dict[str, Any]:
     """A swarm as sent to the page."""
     survey = Survey(target="zoo:target", nodes=tuple(nodes), problem="")
-    return {**swarm_facts(survey), "entrance": [], "trend": []}
+    return {**swarm_facts(survey), "entrance": [], "invitation": None, "trend": []}
 
 
 def told_machine(*, text: str = "") -> dict[str, Any]:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from cosine_node.advice.suggestions import Advice, Suggestion
+from cosine_node.page import routes
 from cosine_node.page.machine import OwnMachine
 from cosine_node.page.routes import Watched
+from cosine_p2p.access import Access
+from cosine_p2p.invitation import Invitation
 from tests.node.gateway.gateways import served
 from tests.node.page.browsers import DONE, QUESTION, chromium, visited, visiting
 from tests.node.page.crowd import HOSTILE, TURNING, crowd, hostile_reply, hostile_swarm, told_machine
@@ -286,7 +290,7 @@ def test_a_gateway_with_a_key_asks_for_it_and_keeps_it_out_of_addresses(browser:
 
 def test_the_machine_and_what_the_swarm_lacks_come_with_the_commands_that_help(browser: Any) -> None:
     place = scene(stages=((0, 10), (8, 18), (22, 28)))
-    with visited(browser, place=place, entrance=("--network", "lab")) as (visitor, gateway):
+    with visited(browser, place=place, access=Access(network="lab")) as (visitor, gateway):
         page = visitor.page
         visitor.show("Swarm")
         page.get_by_text("Nobody holds 18 to 21").wait_for()
@@ -306,6 +310,31 @@ def test_the_machine_and_what_the_swarm_lacks_come_with_the_commands_that_help(b
         assert look.startswith("cosine-node doctor --target zoo:target --initial-peers /ip4/203.0.113")
         page.get_by_role("button", name="Codex").click()
         assert f'base_url = "{gateway.url}/v1"' in page.get_by_label("Settings of Codex").inner_text()
+
+
+def test_the_link_invites_others_and_the_wizard_takes_one(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def advise(*_: object, way: tuple[str, ...], **__: object) -> tuple[None, Advice]:
+        return None, Advice([Suggestion(f"cosine-node draft {way[0]}", "why", "expect")], ["too small"])
+
+    monkeypatch.setattr(routes, "find_advice", advise)
+    with visited(browser, access=Access(network="lab")) as (visitor, _):
+        page = visitor.page
+        visitor.show("Join")
+        page.get_by_role("img", name="The link as a QR code").wait_for()
+        page.get_by_text("the addresses of 2 nodes and the name of the network, lab,").wait_for()
+        link = page.get_by_label("Link that invites others").inner_text()
+        assert Invitation.read(link).network == "lab"
+        page.get_by_role("button", name="Measure it").click()
+        assert page.get_by_label("Suggestion 1").inner_text() == f"cosine-node draft {link}"
+        page.get_by_text("Not suggested: too small").wait_for()
+        paste, command = page.get_by_label("Swarm: this one"), page.get_by_label("Command that joins")
+        paste.fill(link.replace("network=lab", "network=home"))
+        assert "network=home" in command.inner_text() and "--network" not in command.inner_text()
+        paste.fill("cosine:until=2020-01-01,/ip4/8.8.8.8/tcp/1")
+        page.get_by_text("This invitation was valid until 2020-01-01").wait_for()
+        paste.fill("cosine:$(id),/ip4/8.8.8.8/tcp/1")
+        page.get_by_text("This is no whole link").wait_for()
+        assert "'cosine:$(id)" in command.inner_text()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -16,11 +16,38 @@ export function entranceOf(swarm: Swarm): string | null {
   return known.find((address) => !LOOPBACK.test(address)) ?? known[0] ?? null;
 }
 
-export type Wish = { role: "drafter" | "verifier" | "stage"; model: string; expertise: string; layers: string; memory: string };
+/** `link` is an invitation to another swarm than this one, or "". */
+export type Wish = {
+  role: "drafter" | "verifier" | "stage";
+  model: string;
+  expertise: string;
+  layers: string;
+  memory: string;
+  link: string;
+};
 
-export const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "", layers: "auto", memory: "" };
+export const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "", layers: "auto", memory: "", link: "" };
+
+const LINK = /^cosine:(?:[a-z]+=[^\s,]+,)*\/[^\s,]+(?:,\/[^\s,]+)*$/;
+
+/** Why a pasted text is no invitation that can be used, or "". */
+export function faultOf(link: string, today: string): string {
+  if (!link) return "";
+  if (!LINK.test(link)) return "This is no whole link: it begins with cosine: and ends in an address.";
+  const day = /[:,]until=([\d-]+)/.exec(link)?.[1];
+  return day && day < today ? `This invitation was valid until ${day}: ask for a new one.` : "";
+}
+
+/** The options that lead to the swarm of an invitation, or to this one. */
+function wayTo(swarm: Swarm, link: string): string[] {
+  if (link) return ["--initial-peers", link, ...(/[:,]swarm=/.test(link) ? ["--swarm", "FILE"] : [])];
+  return ["--initial-peers", entranceOf(swarm) ?? "ADDRESS", ...swarm.entrance];
+}
 
 const words = (...parts: string[]): string => ["cosine-node", ...parts.map(shellWord)].join(" ");
+
+/** The command that measures a machine and says what it should run. */
+export const suggestCommand = (swarm: Swarm, link: string): string => words("suggest", ...wayTo(swarm, link));
 
 /** The options for the numerics of most nodes of this role: only equal numerics can continue their texts. */
 function sameNumerics(swarm: Swarm, role: Wish["role"]): string[] {
@@ -44,9 +71,7 @@ function optionsOf(swarm: Swarm, wish: Wish): string[] {
     ...option("--model", wish.model),
     ...(wish.model.trim() === swarm.target ? sameNumerics(swarm, wish.role) : []),
     ...(wish.role === "drafter" && !wish.model.startsWith("zoo:") ? option("--target", swarm.target) : []),
-    "--initial-peers",
-    entranceOf(swarm) ?? "ADDRESS",
-    ...swarm.entrance,
+    ...wayTo(swarm, wish.link),
   ];
 }
 
@@ -61,7 +86,7 @@ export const joinCommand = (swarm: Swarm, wish: Wish): string =>
 /** For a stage, the doctor does not check the model, as only a part of it is local. */
 export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
   wish.role === "stage"
-    ? words("doctor", "--target", swarm.target, "--initial-peers", entranceOf(swarm) ?? "ADDRESS", ...swarm.entrance)
+    ? words("doctor", "--target", swarm.target, ...wayTo(swarm, wish.link))
     : words("doctor", ...optionsOf(swarm, wish));
 
 /** The command of a stage that holds these layers. */

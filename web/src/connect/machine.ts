@@ -26,6 +26,9 @@ export type Asked = { machine: Machine | null; isElsewhere: boolean; problem: st
 export const sizeOf = (bytes: number): string =>
   bytes >= 2 ** 29 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
+/** Commands for this machine with what to expect, and the reasons against others. */
+export type Advice = { suggestions: { command: string; why: string; expect: string }[]; reasons: string[] };
+
 /** The number of layers that fit. */
 export function layersIn({ layers, is_whole, of }: Fits): number {
   if (is_whole) return of;

@@ -1,12 +1,24 @@
 // The view with commands to join this swarm, and settings to use it from other programs.
 
 import { useState } from "preact/hooks";
+import { json, Refused } from "../gateway";
 import { name } from "../harmless";
 import { Fact, Snippet } from "../parts";
 import { gapsOf } from "../swarm/layers";
 import type { Swarm } from "../swarm/state";
-import { doctorCommand, domainsOf, entranceOf, joinCommand, needsOf, NOTHING_WISHED, type Wish } from "./command";
-import { type Asked, sizeOf, useMachine } from "./machine";
+import {
+  doctorCommand,
+  domainsOf,
+  entranceOf,
+  faultOf,
+  joinCommand,
+  needsOf,
+  NOTHING_WISHED,
+  suggestCommand,
+  type Wish,
+} from "./command";
+import { Invite } from "./invite";
+import { type Advice, type Asked, sizeOf, useMachine } from "./machine";
 import { clientsOf } from "./settings";
 
 const ROLES: [Wish["role"], string, string][] = [
@@ -48,6 +60,40 @@ function OwnMachine({ asked }: { asked: Asked }) {
   );
 }
 
+/** What the machine that serves this page should run, once it is asked to measure itself. */
+function Suggestions() {
+  const [advice, setAdvice] = useState<Advice | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  const [problem, setProblem] = useState("");
+  async function measure() {
+    setBusy(true);
+    setProblem("");
+    try {
+      setAdvice(await json<Advice>("/v1/suggestions", {}));
+    } catch (error) {
+      setProblem(error instanceof Refused ? error.message : "The gateway does not say.");
+    }
+    setBusy(false);
+  }
+  return (
+    <div class="suggestions">
+      <button type="button" onClick={() => void measure()} disabled={isBusy}>
+        Measure it, and suggest what to run
+      </button>
+      <p class="faint" role="status">{isBusy ? "Measuring this machine, for about 20 s…" : name(problem, 300)}</p>
+      {advice?.suggestions.map(({ command, why, expect }, index) => (
+        <div>
+          <p>{withCommands(name(why, 300))}</p>
+          <Snippet text={command} label={`Suggestion ${index + 1}`} />
+          <p class="faint">{name(expect, 400)}</p>
+        </div>
+      ))}
+      {advice?.suggestions.length === 0 && <p>Nothing that this machine could run would help now.</p>}
+      {advice?.reasons.map((reason) => <p class="faint">Not suggested: {name(reason, 400)}</p>)}
+    </div>
+  );
+}
+
 /** Text between backticks is a command or a part of one. */
 const withCommands = (words: string) => words.split("`").map((part, index) => (index % 2 ? <code>{part}</code> : part));
 
@@ -66,6 +112,7 @@ function Wizard({ swarm }: { swarm: Swarm }) {
   const set = (more: Partial<Wish>) => setWish({ ...wish, ...more });
   const domains = domainsOf(swarm.nodes);
   const entrance = entranceOf(swarm);
+  const fault = faultOf(wish.link, new Date().toISOString().slice(0, 10));
   const models = [...new Set(swarm.nodes.filter((node) => node.role === wish.role).map((node) => node.model))];
   const field = (key: "model" | "expertise" | "layers" | "memory") => ({
     value: wish[key],
@@ -75,6 +122,7 @@ function Wizard({ swarm }: { swarm: Swarm }) {
     <section class="card" aria-labelledby="give-title">
       <h2 id="give-title">Give a machine</h2>
       <OwnMachine asked={asked} />
+      {asked.machine && <Suggestions />}
       {needs.length > 0 && (
         <ul class="needs" aria-label="What this swarm lacks">
           {needs.slice(0, 6).map((need) => (
@@ -84,7 +132,7 @@ function Wizard({ swarm }: { swarm: Swarm }) {
                 {need.limit && <small> {need.limit}</small>}
               </span>
               {need.isPossible && (
-                <button type="button" class="quiet" onClick={() => setWish(need.wish)}>
+                <button type="button" class="quiet" onClick={() => setWish({ ...need.wish, link: wish.link })}>
                   Help with that
                 </button>
               )}
@@ -108,6 +156,19 @@ function Wizard({ swarm }: { swarm: Swarm }) {
         ))}
       </fieldset>
       <div class="settings">
+        <label class="whole">
+          <span>Swarm: this one, or that of a link</span>
+          <input
+            value={wish.link}
+            onInput={(event) => set({ link: event.currentTarget.value.trim() })}
+            placeholder="cosine:…"
+            autocomplete="off"
+            spellcheck={false}
+            aria-invalid={fault !== ""}
+            aria-describedby="link-fault"
+          />
+        </label>
+        <p class="whole problem" id="link-fault" role="status">{fault}</p>
         <label class="whole">
           <span>Model: an embedded one, a folder, a Hugging Face id, or a GGUF file</span>
           <input {...field("model")} placeholder={wish.role === "drafter" ? "zoo:draft-code" : ""} list="models" autocomplete="off" />
@@ -139,17 +200,18 @@ function Wizard({ swarm }: { swarm: Swarm }) {
           </>
         )}
       </div>
-      <p class="faint">First what keeps it from working, on the machine that you give:</p>
+      <p class="faint">On the machine that you give, first what suits it, and what keeps it from working:</p>
+      <Snippet text={suggestCommand(swarm, wish.link)} label="Command that suggests what to run" />
       <Snippet text={doctorCommand(swarm, wish)} label="Command that looks for problems" />
       <p class="faint">Then:</p>
       <Snippet text={joinCommand(swarm, wish)} label="Command that joins" />
-      {swarm.entrance[0] === "--swarm" && (
+      {swarm.entrance[0] === "--swarm" && !wish.link && (
         <p class="faint">
           This swarm is private: its founder first admits the machine, by what <code>cosine-node identity</code> prints there.
         </p>
       )}
-      {!entrance && <p class="problem">No node tells an address here: put that of any node in the place of ADDRESS.</p>}
-      {entrance && /\/ip4\/127\.|\/ip6\/::1\//.test(entrance) && (
+      {!entrance && !wish.link && <p class="problem">No node tells an address here: put that of any node in the place of ADDRESS.</p>}
+      {entrance && !wish.link && /\/ip4\/127\.|\/ip6\/::1\//.test(entrance) && (
         <p class="faint">This swarm listens on its own machine alone: others cannot join it.</p>
       )}
     </section>
@@ -186,7 +248,10 @@ export function Connect({ swarm, hasKey }: { swarm: Swarm | null; hasKey: boolea
       </header>
       <div class="pair even">
         {swarm ? <Wizard swarm={swarm} /> : <p role="status">Looking at every node…</p>}
-        <Clients hasKey={hasKey} />
+        <div class="column">
+          {swarm?.invitation && <Invite invitation={swarm.invitation} />}
+          <Clients hasKey={hasKey} />
+        </div>
       </div>
     </div>
   );

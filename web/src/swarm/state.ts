@@ -54,6 +54,16 @@ export type Point = {
   tokens_per_pass: number;
   acceptance: number | null;
 };
+/** The link to this swarm, what it tells, and its QR code as rows of 0 and 1. */
+export type Invitation = {
+  link: string;
+  addresses: number;
+  network: string;
+  is_private: boolean;
+  reach: string;
+  last_day: string;
+  code: string[];
+};
 export type Swarm = {
   target: string;
   problem: string;
@@ -61,6 +71,7 @@ export type Swarm = {
   coverage: Coverage[];
   outlook: Outlook[];
   entrance: string[];
+  invitation: Invitation | null;
   trend: Point[];
 };
 export type Feed = { swarm: Swarm | null; isLive: boolean; problem: string; needsKey: boolean };

@@ -36,6 +36,7 @@ from cosine_node.metrics import GenerationMetrics
 from cosine_node.page.files import asset_routes
 from cosine_node.page.routes import Trend, Watched
 from cosine_node.terminal.events import Emit
+from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_p2p.survey import Surveyor
@@ -104,7 +105,7 @@ class GatewayOptions:
     api_keys: Without any, everybody may generate.
     cors_origins: Allowed origins of pages besides local ones.
     host_names: Allowed `Host` names besides private ones.
-    entrance: The options, besides initial peers, of a node that joins the same network.
+    access: The network, which the page invites others to.
     max_requests: Maximum number of generations at once.
     """
 
@@ -112,7 +113,7 @@ class GatewayOptions:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     host_names: tuple[str, ...] = ()
-    entrance: tuple[str, ...] = ()
+    access: Access = field(default_factory=Access)
     max_requests: int = 16
 
 
@@ -146,7 +147,7 @@ def make_app(
     )
     watch = VerifierWatch(client.find_verifiers)
     answering = VerifierWatch(partial(find_answering, client))
-    watched = Watched(client, trend=trend, entrance=options.entrance, closing=closing, keys=keys)
+    watched = Watched(client, trend=trend, access=options.access, closing=closing, keys=keys)
 
     async def health(_: Request) -> Response:
         verifiers, reason = await answering.look()
