@@ -2,8 +2,8 @@
 
 from cosine_p2p import Client
 
-with Client(initial_peers=[...], target="zoo:target") as client:
-    print(client.generate("Once upon a time", max_new_tokens=64).text)
+client = Client(initial_peers=[...], target="zoo:target")
+print(client.generate("Once upon a time", max_new_tokens=64).text)
 """
 
 from importlib import import_module
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import (
+    ClockOff,
     CosineError,
     GenerationFailed,
     GenerationTimedOut,
+    OptionRefused,
     PeerLost,
     PromptRefused,
     PromptTooLong,
@@ -23,43 +25,52 @@ from cosine_protocol.errors import (
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client, TextStream
     from cosine_p2p.client import AsyncClient, AsyncTextStream
-    from cosine_p2p.replies.parts import ToolCall
+    from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning, ToolCall
     from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
     from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
     from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
-    from cosine_p2p.request.origins import Origin, told_origins
+    from cosine_p2p.request.origins import Origin, TokenOrigin, told_origins
     from cosine_p2p.request.results import (
         AppliedConfig,
+        AuditReport,
         Chunk,
         DrafterReport,
         Generation,
         Observer,
         Progress,
+        SwarmReport,
+        Usage,
         VerifierReport,
     )
     from cosine_p2p.session.run import Run
     from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
+    from cosine_p2p.trust.evidence import Evidence
 
 __all__ = [
-    "AppliedConfig", "AsyncClient", "AsyncTextStream", "Chat", "Chunk", "Client", "ClientOptions", "CosineError",
-    "DrafterReport", "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken",
-    "NamedToken", "NamedTool", "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused",
-    "PromptTooLong", "Run", "TextStream", "TextTokenizer", "TokenLogprob", "ToolCall", "ToolChoice", "UsageError",
-    "VerifierReport", "__version__", "load_tokenizer", "told_origins",
+    "AppliedConfig", "AsyncClient", "AsyncTextStream", "AuditReport", "CallArguments", "CallBegun", "Chat", "Chunk",
+    "Client", "ClientOptions", "ClockOff", "Content", "CosineError", "DrafterReport", "Evidence", "Generation",
+    "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken", "NamedToken", "NamedTool",
+    "Observer", "OptionRefused", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong",
+    "Reasoning", "Run", "SwarmReport", "TextStream", "TextTokenizer", "TokenLogprob", "TokenOrigin", "ToolCall",
+    "ToolChoice", "Usage", "UsageError", "VerifierReport", "__version__", "load_tokenizer", "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
     **dict.fromkeys(("Client", "TextStream"), "blocking"),
     **dict.fromkeys(("AsyncClient", "AsyncTextStream"), "client"),
     **dict.fromkeys(
-        ("AppliedConfig", "Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"),
+        (
+            *("AppliedConfig", "AuditReport", "Chunk", "DrafterReport", "Generation", "Observer", "Progress"),
+            *("SwarmReport", "Usage", "VerifierReport"),
+        ),
         "request.results",
     ),
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
     **dict.fromkeys(("LikelyToken", "NamedToken", "TokenLogprob"), "request.logprobs"),
-    **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
+    **dict.fromkeys(("Origin", "TokenOrigin", "told_origins"), "request.origins"),
     **dict.fromkeys(("Chat", "NamedTool", "ToolChoice"), "request.chat"),
-    "ToolCall": "replies.parts",
+    **dict.fromkeys(("CallArguments", "CallBegun", "Content", "Reasoning", "ToolCall"), "replies.parts"),
+    "Evidence": "trust.evidence",
     "Run": "session.run",
     **dict.fromkeys(("TextTokenizer", "load_tokenizer"), "text.tokenizer"),
 }

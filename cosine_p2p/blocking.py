@@ -5,7 +5,7 @@ import atexit
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from os import PathLike
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
@@ -25,27 +25,24 @@ SIGNAL_CHECK_S: Final = 0.5  # A signal just before a wait for a lock is handled
 
 
 class LoopThread:
-    """Enters an async context on an event loop in a thread and runs coroutines there for other threads.
+    """Runs coroutines on an event loop in a thread, for other threads, and at its end `closing`.
 
-    Raises what entering raises. End it with `close`, which the exit of the interpreter also calls.
+    End it with `close`, which the exit of the interpreter also calls.
     """
 
-    def __init__(self, context: AbstractAsyncContextManager[object], *, name: str) -> None:
+    def __init__(self, closing: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         self._lifetime = Lifetime()
         # Held to submit work to the loop, so that none is submitted after its end.
         self._giving = threading.Lock()
-        self._context = context
+        self._at_end = closing
         self._closing = asyncio.Event()
         self._begun: set[asyncio.Task[Any]] = set()
-        self._entered: Future[None] = Future()
         self._left: Future[None] = Future()
         self._loop = asyncio.new_event_loop()
-        self._living = self._loop.create_task(self._live())
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         try:
             self._thread.start()
             atexit.register(self.close)
-            _result(self._entered)
         except BaseException:
             self.close()
             raise
@@ -73,26 +70,25 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             raise UsageError("A blocking call in the client's own thread would never end; use another thread.")
 
-    def close(self) -> None:
-        """Cancel all work, leave the context and end the thread. Raises what leaving raises. Idempotent."""
-        atexit.unregister(self.close)
+    def end(self) -> None:
+        """Let the thread cancel all work, run `closing` and end, and do not wait for it. Idempotent."""
         if not self._lifetime.is_of_this_process:
             return
         with self._giving:
             self._lifetime.end()
-            # If entering failed, the loop is closed already.
+            # The loop may be closed already.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._end)
-        if threading.current_thread() is not self._thread:
+                self._loop.call_soon_threadsafe(self._closing.set)
+
+    def close(self) -> None:
+        """End the thread and wait for it. Raises what `closing` raises. Idempotent."""
+        atexit.unregister(self.close)
+        self.end()
+        if self._lifetime.is_of_this_process and threading.current_thread() is not self._thread:
             # Ctrl-C may have interrupted the start of the thread; it can be joined only once it has run.
             wait([self._left])
             self._thread.join()
             self._left.result()
-
-    def _end(self) -> None:
-        if not (self._closing.is_set() or self._entered.done()):
-            self._living.cancel()
-        self._closing.set()
 
     async def _noted(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         task = asyncio.current_task()
@@ -104,17 +100,15 @@ class LoopThread:
             self._begun.discard(task)
 
     async def _live(self) -> None:
-        async with self._context:
-            self._entered.set_result(None)
-            await self._closing.wait()
-            await end_all(self._begun)
+        await self._closing.wait()
+        await end_all(self._begun)
+        await self._at_end()
 
     def _main(self) -> None:
         try:
-            self._loop.run_until_complete(self._living)
+            self._loop.run_until_complete(self._live())
         except BaseException as error:
-            outcome = self._left if self._entered.done() else self._entered
-            outcome.set_exception(error)
+            self._left.set_exception(error)
         finally:
             # As `asyncio.Runner` closes, but without a new thread, which cannot start at exit.
             self._loop.run_until_complete(end_all(asyncio.all_tasks(self._loop)))
@@ -136,8 +130,8 @@ class TextStream:
     Use `with`, or `close` it, to end it early. Ctrl-C ends it.
     """
 
-    def __init__(self, thread: LoopThread, stream: AsyncTextStream) -> None:
-        """The generation begins at once."""
+    def __init__(self, thread: LoopThread, stream: AsyncTextStream, *, client: "Client | None" = None) -> None:
+        """The generation begins at once. It keeps the client, which would otherwise end it when nobody has it."""
         chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
 
         # Without a reference to this object, which ends the generation when nobody reads it.
@@ -147,7 +141,7 @@ class TextStream:
                     chunks.put(chunk)
                 return stream.result
 
-        self._thread, self._chunks = thread, chunks
+        self._thread, self._chunks, self._client = thread, chunks, client
         self._future = thread.submit(read)
         self._future.add_done_callback(chunks.put)
 
@@ -186,7 +180,20 @@ class TextStream:
 
 
 class Client:
-    """An `AsyncClient` for programs without asyncio. Use `with`, or `close` it. Raises the same, and `PeerLost`."""
+    """A client that generates text with a swarm, for programs without asyncio and any number of threads.
+
+    It joins the network with its first call, and leaves it at the end of its `with` block, by `close`, or when
+    nobody has it any more. What it learns about peers is kept for later clients.
+
+    Args:
+        initial_peers: Addresses of nodes of the network, or an invitation.
+        memory: File for what the client learns about peers; `False` for none. Default: one in the state folder of
+            the user, or none with `join`.
+        join: For tests.
+        options: Those of `ClientOptions`. Options of a generation are the defaults of all calls.
+
+    Raises `UsageError` for invalid options.
+    """
 
     @lists_options(ClientOptions)
     def __init__(
@@ -198,30 +205,45 @@ class Client:
         **options: Unpack[ClientOptions],
     ) -> None:
         self._client = AsyncClient(initial_peers, join=join, memory=memory, **options)
-        self._thread = LoopThread(self._client, name="cosine-client")
+        self._thread = LoopThread(self._client.close, name="cosine-client")
 
     def __enter__(self) -> "Client":
+        self.connect()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if (thread := getattr(self, "_thread", None)) is not None:
+            thread.end()
+
+    def connect(self) -> None:
+        """Join the network now; otherwise the first call does. Raises `UsageError` or `PeerLost`."""
+        self._thread.refuse_own_thread()
+        self._thread.wait(self._thread.submit(self._client.connect))
+
     @lists_options(GenerationOptions)
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
-        """Generate a text; Ctrl-C cancels it. Raises `UsageError` or `GenerationFailed`."""
+        """Generate a text; Ctrl-C cancels it. Raises `UsageError`, `PeerLost` or `GenerationFailed`."""
         self._thread.refuse_own_thread()
         return self._thread.wait(self.submit(prompt, **options))
 
     @lists_options(GenerationOptions)
     def submit(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "Future[Generation]":
         """Start a generation; cancel the future to end it. It raises as `generate`."""
-        return self._thread.submit(lambda: self._client.generate(prompt, **options))
+        future = self._thread.submit(lambda: self._client.generate(prompt, **options))
+        # Keeps this client while somebody has the future.
+        future.add_done_callback(self._outlive)
+        return future
+
+    def _outlive(self, _: "Future[Generation]") -> None: ...
 
     @lists_options(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "TextStream":
         """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
         self._thread.refuse_own_thread()
-        return TextStream(self._thread, self._client.stream(prompt, **options))
+        return TextStream(self._thread, self._client.stream(prompt, **options), client=self)
 
     @property
     def takes_generation_config(self) -> bool:
@@ -234,5 +256,5 @@ class Client:
         return self._thread.wait(self._thread.submit(self._client.find_verifiers))
 
     def close(self) -> None:
-        """Cancel all generations and leave the network."""
+        """Cancel all generations and leave the network. Idempotent."""
         self._thread.close()

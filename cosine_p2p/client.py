@@ -106,15 +106,25 @@ class _Place:
     links: Links
     finds: RecentFinds
 
+    async def leave(self) -> None:
+        await self.finds.close()
+        await self.links.close()
+        await self.swarm.close()
+
 
 class AsyncClient:
-    """An asyncio client that generates text with a swarm. Use `async with`.
+    """An asyncio client that generates text with a swarm.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` documents the options. `memory`
-    is the file for what the client learns about peers: `True` for the default file, `False` for none. Default:
-    the default file, or none with `join`. A generation waits `patience_s` (default: `join_patience_s`) for a lost
-    verifier or a replacement. The other arguments are for tests and simulations. Raises `UsageError` for unknown
-    or invalid options; entering it without a target raises as `only_target`.
+    It joins the network with its first call. Use `async with`, or `close` it. What it learns about peers is kept
+    for later clients.
+
+    Args:
+        initial_peers: Addresses of nodes of the network, or an invitation.
+        memory: File for what the client learns about peers; `False` for none. Default: one in the state folder of
+            the user, or none with `join`.
+        options: Those of `ClientOptions`. Options of a generation are the defaults of all calls.
+
+    The other arguments are for tests and simulations. Raises `UsageError` for invalid options.
     """
 
     @lists_options(ClientOptions)
@@ -156,6 +166,7 @@ class AsyncClient:
             target=self._target.name,
         )
         self._lifetime = Lifetime()
+        self._connecting = asyncio.Lock()
         self._place: _Place | None = None
         self._numbers = count(1)
         # A long text takes some tenths of a second, and holds up no other.
@@ -166,35 +177,21 @@ class AsyncClient:
         self._offers: list[Offers] = []
 
     async def __aenter__(self) -> "AsyncClient":
-        self._lifetime.begin()
-        try:
-            swarm = await self._join()
-        except BaseException:
-            self._lifetime.end()
-            raise
-        clock = asyncio.get_running_loop().time
-        links = Links(
-            swarm.transport, on_flood=lambda peer_id: self._memory.failures.note_failed(peer_id, now_s=clock())
-        )
-        finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
-        self._memory.restore(now_s=clock())
-        self._auditing.join(swarm.transport)
-        self._place = _Place(swarm, links, finds)
-        if self._target.name == ALL_TARGETS:
-            try:
-                listed = await finds.find_some(Role.VERIFIER, ALL_TARGETS, wanted=WANTED_NODES)
-                named = [record for record in listed if is_name(record.target)]
-                self._options = {**self._options, "target": only_target(named)}
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
-            self._target = Target.parse(self.target)
+        await self.connect()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._lifetime.is_of_this_process:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Join the network now; otherwise the first call does. Raises `UsageError` or `PeerLost`."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Leave the network. End all generations before."""
+        if not self._lifetime.is_of_this_process or self._lifetime.is_over:
             return
         self._lifetime.end()
         await self._probation.close()
@@ -203,11 +200,40 @@ class AsyncClient:
         if self._place is not None:
             self._memory.distances.measure_again(self._place.links)
             self._memory.write(now_s=asyncio.get_running_loop().time())
-            await self._place.finds.close()
-            await self._place.links.close()
-            await self._place.swarm.close()
+            await self._place.leave()
         for threads in self._threads:
             threads.close()
+
+    async def _connected(self) -> _Place:
+        self._lifetime.begin()
+        async with self._connecting:
+            if self._place is None:
+                place = await self._join_network()
+                # The client may be closed meanwhile.
+                if self._lifetime.is_over:
+                    await place.leave()
+                self._lifetime.check()
+                self._place = place
+                self._auditing.join(place.swarm.transport)
+        return self._place
+
+    async def _join_network(self) -> _Place:
+        swarm, clock = await self._join(), asyncio.get_running_loop().time
+        links = Links(
+            swarm.transport, on_flood=lambda peer_id: self._memory.failures.note_failed(peer_id, now_s=clock())
+        )
+        place = _Place(swarm, links, RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s))
+        self._memory.restore(now_s=clock())
+        if self._target.name == ALL_TARGETS:
+            try:
+                listed = await place.finds.find_some(Role.VERIFIER, ALL_TARGETS, wanted=WANTED_NODES)
+                named = [record for record in listed if is_name(record.target)]
+                self._options = {**self._options, "target": only_target(named)}
+            except BaseException:
+                await place.leave()
+                raise
+            self._target = Target.parse(self.target)
+        return place
 
     @lists_options(GenerationOptions)
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
@@ -243,8 +269,10 @@ class AsyncClient:
         checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
             raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
+        merge_options(self._options, options, GenerationOptions)
+        place = await self._connected()
+        # Joining may have found the target.
         asked = merge_options(self._options, options, GenerationOptions)
-        place = self._joined()
         nonce = self._nonces()
         search = self._search(place, asked, random.Random(nonce).random)
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
@@ -318,7 +346,7 @@ class AsyncClient:
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Encode a prompt once, for several calls of `start`. Raises as `start`."""
-        checked, place = read_prompt(prompt), self._joined()
+        checked, place = read_prompt(prompt), await self._connected()
         patience_s = self._patience_s if place.finds.was_answered else 0.0
         verifiers = await ask_patiently(self.find_verifiers, patience_s=patience_s)
         return await self._encoded(await self._codec(place, verifiers), checked, verifiers)
@@ -368,7 +396,10 @@ class AsyncClient:
 
     @property
     def swarm(self) -> Swarm:
-        return self._joined().swarm
+        """The connection to the network. Raises `UsageError` before the client has joined."""
+        if self._place is None:
+            raise UsageError("The client has not joined a network yet; `connect` joins it.")
+        return self._place.swarm
 
     def checks(self) -> Mapping[str, int]:
         """Return the number of each verifier's texts that were checked and found correct, by peer id."""
@@ -379,8 +410,8 @@ class AsyncClient:
 
         Returns the evidence in the same order. A claim with invalid signatures is returned unchanged.
         """
-        directory, trust = self._joined().swarm.directory, self._options["trust"]
-        return await self._auditing.judged(evidence, directory, trust=trust, wait_s=wait_s)
+        directory = (await self._connected()).swarm.directory
+        return await self._auditing.judged(evidence, directory, trust=self._options["trust"], wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:
@@ -394,7 +425,8 @@ class AsyncClient:
 
     async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
         """Run `work` with the target's tokenizer in a thread. Raises as `start` and `work`."""
-        codec = await self._joined().swarm.text_codec(await self.find_verifiers())
+        place = await self._connected()
+        codec = await place.swarm.text_codec(await self.find_verifiers())
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
                 return await self._offload_chats(partial(work, codec))
@@ -403,7 +435,7 @@ class AsyncClient:
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Return the target's present verifiers, best first, at least one. Raises as `start`."""
-        found = await self._search(self._joined(), self._options, random.Random(0).random).find()
+        found = await self._search(await self._connected(), self._options, random.Random(0).random).find()
         return tuple(found.records)
 
     def _read_own_texts(self, offload: Offload | None) -> OwnTexts | None:
@@ -436,13 +468,6 @@ class AsyncClient:
             options=options,
             chance=chance,
         )
-
-    def _joined(self) -> _Place:
-        self._lifetime.check()
-        if self._place is None:
-            raise UsageError("The client has not joined a network; use it in an `async with` block.")
-        self._lifetime.check_running_loop()
-        return self._place
 
 
 class AsyncTextStream:

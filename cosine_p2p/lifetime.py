@@ -19,12 +19,17 @@ class Lifetime:
         """False after a fork: threads, sockets and the network daemon stay with the parent."""
         return os.getpid() == self._pid
 
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
     def begin(self) -> None:
-        """Begin on the running event loop. Raises `UsageError` if it has begun before."""
+        """Begin on the running event loop. Raises `UsageError` if it has begun on another one."""
         self.check()
-        if self._loop is not None:
-            raise UsageError("The client has joined already; make another one for another `async with` block.")
-        self._loop = asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
+        self._loop = self._loop or running
+        if running is not self._loop:
+            raise UsageError("The client joined on another event loop; make a client on this one.")
 
     def end(self) -> None:
         self._is_over = True
@@ -35,8 +40,3 @@ class Lifetime:
             raise UsageError("This client was made before the process forked; make a client after the fork.")
         if self._is_over:
             raise UsageError("The client is closed; make another one.")
-
-    def check_running_loop(self) -> None:
-        """Raises `UsageError` unless the running event loop is that of the beginning."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise UsageError("The client joined on another event loop; make a client on this one.")

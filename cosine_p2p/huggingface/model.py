@@ -181,8 +181,8 @@ class SwarmModelForCausalLM(PipelineModel):
     def _padded(
         self, rows: Sequence[_Row], done: Sequence[Generation], wanted: BatchOptions
     ) -> list[tuple[int, ...]]:
-        longest = max(generation.tokens for generation in done)
-        missing = [longest - generation.tokens for generation in done]
+        longest = max(generation.usage.completion_tokens for generation in done)
+        missing = [longest - generation.usage.completion_tokens for generation in done]
         pad = wanted.pad_token_id if wanted.pad_token_id is not None else next(iter(self._eos(wanted)), None)
         if pad is None and any(missing):
             raise UsageError("The outputs differ in length and the target has no EOS token; give a pad_token_id.")

@@ -481,9 +481,10 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        # Without types, which the help would show as a page of unions.
         options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=hint)
-            for name, hint in get_type_hints(kind).items()
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name))
+            for name in kind.__annotations__
         ]
         vars(function)["__signature__"] = signature.replace(parameters=[*named, *options])
         function.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{explained(kind)}".strip()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cosine_p2p.replies.parts import Part, ToolCall
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob
@@ -96,64 +96,84 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The tokens of a generation, with the names of OpenAI's API."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Tokens of the prompt that the first verifier had cached, by its own statement."""
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    """Tokens of the given prediction that are in the text."""
+    rejected_prediction_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmReport:
+    """How a swarm generated a text. Signatures prove `accepted`; the other figures of a verifier are its own."""
+
+    strategy: str = ""
+    rounds: int = 0
+    """Passes of the verifiers."""
+    drafted: int = 0
+    """Nodes that drafters sent."""
+    offered: int = 0
+    """Positions of the output for which there was such a node: `accepted` by `offered` is the acceptance rate."""
+    accepted: int = 0
+    """Committed tokens that were drafted."""
+    home_tokens: int = 0
+    """Committed tokens that only the verifier's own drafter guessed."""
+    origins: tuple[Origin, ...] = ()
+    """Tokens of the text by source."""
+    drafters: tuple[DrafterReport, ...] = ()
+    verifiers: tuple[VerifierReport, ...] = ()
+    numerics: str = ""
+    """Those of the verifiers (`cosine_protocol.numerics`)."""
+    near_ties: int = 0
+    """Tokens whose two best scores are so close that rounding may decide: within 1e-4 in float32."""
+    coordinator: str = "client"
+    """`"verifier"` if one coordinated by a mandate to the end."""
+    why: tuple[str, ...] = ()
+    """The decisions about drafters, in words."""
+    plain_pass_s: float | None = None
+    """Time of a pass without drafts, if there was one."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
-
-    `drafted` counts the nodes that drafters sent, `offered` the output positions with such a node: accepted by
-    offered is the acceptance rate. `home_tokens` counts those of the verifier's own drafter. `cached_tokens` of the
-    prompt were cached at the first verifier, by its statement. `origins` counts the tokens of the text by source.
-
-    `coordinator` is `"verifier"` if one coordinated by a mandate to the end, else `"client"`. A verifier reports
-    `drafted`, `offered` and round-trip times itself; signatures prove accepted tokens.
-
-    `near_ties` counts committed tokens whose two best scores are so close that rounding may decide: within 1e-4 in
-    float32; none of a verifier with the same bits in every pass. `numerics` are those of its verifiers
-    (`cosine_protocol.numerics`). `audit` is None if a client audits nothing. `plain_pass_s` is the time of a pass
-    without drafts, None without any.
-
-    `text` is the whole text without special tokens. A chat's reply has `content`, `reasoning` of
-    `reasoning_tokens` tokens, and `tool_calls`; otherwise `content` is the text. `stop_text` is the stop text that
-    ended it. `accepted_prediction_tokens` counts tokens of a prediction in the text. `logprobs` has an entry for
-    each of `token_ids`, `prompt_logprobs` for each token of the prompt, the first without a log-probability; both
-    are empty unless requested.
-    """
+    """A finished generation: the text, the tokens that it took, and how the swarm made it."""
 
     text: str
+    """The whole text, without special tokens."""
     token_ids: tuple[int, ...]
-    prompt_tokens: int
-    tokens: int
-    finish_reason: str
+    content: str = ""
+    """The text, or of a chat's reply the answer."""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: Literal["stop", "length"]
+    """`"stop"` at its own end or at a stop text, `"length"` at the limit of tokens."""
+    stop_text: str | None = None
+    """The stop text that ended it, if one did."""
+    seed: int
+    """Gives the same text again."""
+    usage: Usage
+    swarm: SwarmReport = SwarmReport()
     seconds: float
     time_to_first_token_s: float
-    strategy: str
-    seed: int
-    rounds: int
-    drafted: int
-    offered: int
-    accepted: int
-    home_tokens: int = 0
-    cached_tokens: int = 0
-    origins: tuple[Origin, ...] = ()
-    near_ties: int
-    bytes_sent: int
-    bytes_received: int
-    drafters: tuple[DrafterReport, ...]
-    verifiers: tuple[VerifierReport, ...]
-    why: tuple[str, ...]
-    coordinator: str = "client"
-    generation_config: AppliedConfig = AppliedConfig()
-    plain_pass_s: float | None = None
-    audit: AuditReport | None = None
-    content: str = ""
-    reasoning: str = ""
-    reasoning_tokens: int = 0
-    tool_calls: tuple[ToolCall, ...] = ()
-    stop_text: str | None = None
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    """An entry for each of `token_ids`, if requested."""
     prompt_logprobs: tuple[NamedToken, ...] = ()
-    numerics: str = ""
+    """An entry for each token of the prompt, if requested; the first has no log-probability."""
+    generation_config: AppliedConfig = AppliedConfig()
+    audit: AuditReport | None = None
+    """None if the client audits nothing."""
 
 
 class Observer(Protocol):

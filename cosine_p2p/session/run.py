@@ -5,13 +5,23 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Literal
 
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob
 from cosine_p2p.request.origins import OWN_SOURCES, OriginCount, TokenOrigin
-from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
+from cosine_p2p.request.results import (
+    AppliedConfig,
+    Chunk,
+    Generation,
+    Observer,
+    Progress,
+    SwarmReport,
+    Usage,
+    VerifierReport,
+)
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
 from cosine_p2p.session.request_log import request_log
@@ -249,27 +259,22 @@ class Run:
         sent, received = self._links.traffic()
         drafters = session.ledger.reports()
         reply = Reply.of(self._parts)
-        return Generation(
-            text="".join(self._text),
-            token_ids=tuple(self._token_ids),
+        usage = Usage(
             prompt_tokens=len(session.job.request.prompt),
-            tokens=len(self._token_ids),
-            finish_reason=self._finish_reason(),
-            seconds=self._ended_s - self._began_s,
-            time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
+            completion_tokens=len(self._token_ids),
+            cached_tokens=min(counts.cached_tokens, len(session.job.request.prompt)),
+            reasoning_tokens=self._reasoning_tokens,
+            accepted_prediction_tokens=self._prediction.accepted,
+            rejected_prediction_tokens=len(self._prediction.tokens) - self._prediction.accepted,
+        )
+        swarm = SwarmReport(
             strategy=session.job.strategy.name,
-            seed=self.request.sampling.seed,
             rounds=counts.rounds,
             drafted=session.ledger.drafted,
             offered=session.ledger.offered,
             accepted=counts.accepted,
             home_tokens=counts.home_tokens,
-            cached_tokens=min(counts.cached_tokens, len(session.job.request.prompt)),
             origins=self._origins.origins({drafter.peer_id: drafter.domain for drafter in drafters}),
-            near_ties=counts.near_ties,
-            numerics=self.request.numerics,
-            bytes_sent=sent - self._bytes[0],
-            bytes_received=received - self._bytes[1],
             drafters=drafters,
             verifiers=tuple(
                 VerifierReport(
@@ -281,23 +286,32 @@ class Run:
                 for peer_id, tokens in counts.tokens_by_verifier.items()
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),
-            why=tuple(counts.why),
+            numerics=self.request.numerics,
+            near_ties=counts.near_ties,
             coordinator="verifier" if session.delegation.coordinator is Coordinator.VERIFIER else "client",
-            generation_config=self.generation_config,
+            why=tuple(counts.why),
             plain_pass_s=counts.passes.plain_s if counts.passes.has_plain else None,
-            audit=self._audit.report() if self._audit is not None else None,
+            bytes_sent=sent - self._bytes[0],
+            bytes_received=received - self._bytes[1],
+        )
+        return Generation(
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
             content=reply.content,
             reasoning=reply.reasoning,
-            reasoning_tokens=self._reasoning_tokens,
             tool_calls=reply.tool_calls,
+            finish_reason=self._finish_reason(),
             stop_text=self._stop_text,
-            accepted_prediction_tokens=self._prediction.accepted,
-            rejected_prediction_tokens=len(self._prediction.tokens) - self._prediction.accepted,
+            seed=self.request.sampling.seed,
+            usage=usage,
+            swarm=swarm,
+            seconds=self._ended_s - self._began_s,
+            time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self.prompt_logprobs,
+            generation_config=self.generation_config,
+            audit=self._audit.report() if self._audit is not None else None,
         )
 
-    def _finish_reason(self) -> str:
-        if self._is_stopped:
-            return "stop"
-        return "eos" if self._session.finish is FinishReason.EOS else "length"
+    def _finish_reason(self) -> Literal["stop", "length"]:
+        return "stop" if self._is_stopped or self._session.finish is FinishReason.EOS else "length"

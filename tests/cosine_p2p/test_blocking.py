@@ -1,12 +1,12 @@
 """Tests of the blocking client and of its event loop in a thread."""
 
 import asyncio
+import gc
 import inspect
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.trust.mandates import Mandates
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -106,24 +106,47 @@ def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> N
         given_up.result()
 
 
-NAME = "loop-thread-test"
+def test_a_client_joins_with_its_first_call_and_leaves_when_nobody_has_it() -> None:
+    joined: list[str] = []
+    left = threading.Event()
+
+    class Noted(InProcess):
+        async def close(self) -> None:
+            await super().close()
+            left.set()
+
+    async def join() -> Swarm:
+        joined.append("attempt")
+        if len(joined) == 1:
+            raise PeerLost("peer", "nobody answers")
+        return Noted((await joining()()).swarm)
+
+    client = Client(join=join)
+    assert joined == []
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        client.generate(PROMPT, max_new_tokens=-1)
+    with pytest.raises(PeerLost):
+        client.generate(PROMPT, max_new_tokens=24)
+    stream = client.stream(PROMPT, max_new_tokens=24)
+    future = client.submit(PROMPT, max_new_tokens=24)
+    del client
+    # The stream and the future still have it.
+    assert (stream.result.token_ids, future.result().token_ids) == (EXPECTED, EXPECTED)
+    assert len(joined) == 2 and not left.is_set()
+    del stream, future
+    gc.collect()
+    assert left.wait(10.0)
 
 
-class Context:
-    """A context that records events, and leaves a sleeping task behind."""
+class Work:
+    """Work that records what happens to it."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.is_begun = threading.Event()
 
-    @asynccontextmanager
-    async def __call__(self) -> AsyncIterator[None]:
-        self.sleeping = asyncio.create_task(asyncio.sleep(3600))
-        self.events.append("entered")
-        yield
-        self.events.append("left")
-
     async def wait_for_ever(self) -> None:
+        self.sleeping = asyncio.create_task(asyncio.sleep(3600))
         self.events.append("begun")
         self.is_begun.set()
         try:
@@ -131,15 +154,18 @@ class Context:
         finally:
             self.events.append("cancelled")
 
+    async def leave(self) -> None:
+        self.events.append("left")
 
-def test_closing_ends_what_runs_before_the_context_and_says_so() -> None:
-    context = Context()
-    thread = LoopThread(context(), name=NAME)
-    future = thread.submit(context.wait_for_ever)
-    context.is_begun.wait()
+
+def test_closing_ends_what_runs_before_it_leaves_and_says_so() -> None:
+    work = Work()
+    thread = LoopThread(work.leave, name="loop-thread-test")
+    future = thread.submit(work.wait_for_ever)
+    work.is_begun.wait()
     thread.close()
-    assert context.events == ["entered", "begun", "cancelled", "left"]
+    assert work.events == ["begun", "cancelled", "left"] and work.sleeping.cancelled()
     with pytest.raises(UsageError, match="is closed"):
         thread.wait(future)
     with pytest.raises(UsageError, match="is closed"):
-        thread.submit(context.wait_for_ever)
+        thread.submit(work.wait_for_ever)

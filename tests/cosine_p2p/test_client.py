@@ -53,14 +53,14 @@ def generated(prompt: str = PROMPT, *, with_options: dict[str, Any] | None = Non
 
 def test_a_generation_accounts_for_itself() -> None:
     generation = generated(max_new_tokens=TOKENS, seed=3)
-    assert (generation.text, generation.token_ids, generation.tokens) == (TEXT, EXPECTED, TOKENS)
-    assert (generation.finish_reason, generation.strategy, generation.seed) == ("length", "cosine", 3)
+    assert (generation.text, generation.token_ids, generation.usage.completion_tokens) == (TEXT, EXPECTED, TOKENS)
+    assert (generation.finish_reason, generation.swarm.strategy, generation.seed) == ("length", "cosine", 3)
     assert 0 < generation.time_to_first_token_s < generation.seconds
-    assert generation.tokens == generation.rounds + generation.accepted
-    assert generation.accepted == sum(report.accepted for report in generation.drafters) > 0
-    assert generation.drafted == sum(report.drafted for report in generation.drafters)
-    assert [report.rtt_ms for report in generation.verifiers] == [pytest.approx(10.0)]
-    assert generation.bytes_sent > 0 < generation.bytes_received
+    assert generation.usage.completion_tokens == generation.swarm.rounds + generation.swarm.accepted
+    assert generation.swarm.accepted == sum(report.accepted for report in generation.swarm.drafters) > 0
+    assert generation.swarm.drafted == sum(report.drafted for report in generation.swarm.drafters)
+    assert [report.rtt_ms for report in generation.swarm.verifiers] == [pytest.approx(10.0)]
+    assert generation.swarm.bytes_sent > 0 < generation.swarm.bytes_received
 
 
 def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
@@ -84,7 +84,7 @@ def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
         with pytest.raises(GenerationFailed, match=r"available: 12D3\w+ \(scripted\)"):
             generated(with_options=options)
     generation = generated(max_new_tokens=TOKENS, max_drafters=0)
-    assert (generation.drafters, generation.token_ids) == ((), EXPECTED)
+    assert (generation.swarm.drafters, generation.token_ids) == ((), EXPECTED)
     with pytest.raises(GenerationTimedOut):
         generated(max_new_tokens=TOKENS, timeout_s=0.2)
 
@@ -136,7 +136,7 @@ def test_an_observer_is_told_of_every_generation_once() -> None:
 
     generation = with_client(use, observer=notes)
     assert notes.done == [generation]
-    assert [0 < part.tokens < TOKENS for part in notes.abandoned] == [True]
+    assert [0 < part.usage.completion_tokens < TOKENS for part in notes.abandoned] == [True]
 
 
 class Asked(MemoryDirectory):
@@ -194,15 +194,13 @@ async def test_nodes_are_looked_up_at_once_and_drafters_that_do_not_show_stop_no
 async def begun() -> Lifetime:
     lifetime = Lifetime()
     lifetime.begin()
-    lifetime.check_running_loop()
+    lifetime.begin()
     return lifetime
 
 
 def test_a_client_lives_once_and_on_one_event_loop() -> None:
     async def again(lifetime: Lifetime) -> None:
         with pytest.raises(UsageError, match="joined on another event loop; make a client on this one"):
-            lifetime.check_running_loop()
-        with pytest.raises(UsageError, match="joined already"):
             lifetime.begin()
 
     lifetime = asyncio.run(begun())

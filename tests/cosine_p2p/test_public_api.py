@@ -15,7 +15,9 @@ PUBLIC = {
     "DrafterReport", "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer",
     "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError",
     "VerifierReport", "Chat", "NamedTool", "ToolCall", "ToolChoice", "LikelyToken", "NamedToken", "TextStream",
-    "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
+    "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins", "Usage", "SwarmReport",
+    "AuditReport", "Evidence", "TokenOrigin", "Content", "Reasoning", "CallBegun", "CallArguments", "ClockOff",
+    "OptionRefused",
 }  # fmt: skip
 
 

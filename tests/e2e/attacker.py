@@ -37,7 +37,7 @@ async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Mes
     hello = encode_frame(encode(m.Hello(VERSION, (), AGENT)))
     while True:
         with suppress(PeerLost):
-            stream = await client._joined().swarm.transport.dial(peer_id, protocol)
+            stream = await client.swarm.transport.dial(peer_id, protocol)
             await stream.write(hello)
             while True:
                 await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
@@ -58,7 +58,7 @@ async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
         DRAFT: [m.Ping(3, 1, 1), m.Start(1, request, ())],
     }
     for role, protocol in ((Role.VERIFIER, VERIFY), (Role.DRAFTER, DRAFT)):
-        record, *_ = await client._joined().swarm.directory.find(role, TARGET)
+        record, *_ = await client.swarm.directory.find(role, TARGET)
         for message in floods[protocol]:
             begin(flood(client, record.peer_id, protocol, message))
 

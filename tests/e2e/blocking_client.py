@@ -56,7 +56,7 @@ def interrupted(client: Client, call: Callable[[], object]) -> None:
     (verifier, *_) = client.find_verifiers()
 
     async def requests() -> int:
-        stream = await client._client._joined().swarm.transport.dial(verifier.peer_id, STATUS)
+        stream = await client._client.swarm.transport.dial(verifier.peer_id, STATUS)
         async with Channel(stream, STATUS) as channel:
             while True:
                 channel.post(m.AskStatus(1))

@@ -21,7 +21,7 @@ def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert tuple(result["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)
-    assert result["drafted"] > 0
+    assert result["swarm"]["drafted"] > 0
     return done
 
 

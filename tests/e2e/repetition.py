@@ -72,7 +72,7 @@ async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) ->
             nonlocal numerics
             done = await client.generate(Chat([{"role": "user", "content": prompt}]), **options)
             texts[prompt].add(done.text)
-            numerics = done.numerics
+            numerics = done.swarm.numerics
 
         alone = [(prompt, way) for way in (PLAIN, ALONE) for prompt in prompts for _ in range(2)]
         for prompt, way in alone:

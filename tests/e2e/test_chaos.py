@@ -233,7 +233,7 @@ async def ask_on(
                     async with asyncio.timeout(HUNG_S):
                         done = await client.generate(PROMPT, **options_of(number))
                     found.texts += 1
-                    assert done.token_ids == tuple(expected), [each.peer_id for each in done.verifiers]
+                    assert done.token_ids == tuple(expected), [each.peer_id for each in done.swarm.verifiers]
         except (CosineError, TimeoutError, AssertionError) as error:
             fault = f"client {number}, after {found.texts} texts of all: {type(error).__name__}: {error}"
             found.faults.append(fault)

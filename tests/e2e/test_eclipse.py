@@ -35,7 +35,7 @@ async def newcomer(swarm: Swarm) -> tuple[Generation, float, int]:
     began_s = time.monotonic()
     async with AsyncClient([swarm.boot.maddr], memory=False, dtype="float32", max_drafters=8) as client:
         generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
-    return generation, time.monotonic() - began_s, len(generation.drafters)
+    return generation, time.monotonic() - began_s, len(generation.swarm.drafters)
 
 
 async def ended(attacking: "asyncio.Future[None]") -> None:
@@ -91,7 +91,7 @@ def test_newcomers_find_the_swarm_and_get_its_text(swarm: Swarm, attack: Any, tm
         assert any(drafters for _, _, drafters in busy)
         for generation, seconds, _ in busy:
             assert generation.token_ids == greedy(encoded(PROMPT), TOKENS)
-            assert generation.verifiers[0].peer_id == swarm.verifier.peer_id
+            assert generation.swarm.verifiers[0].peer_id == swarm.verifier.peer_id
             assert seconds < 2 * max(slowest for _, slowest, _ in quiet) + SLACK_S
 
     asyncio.run(run())

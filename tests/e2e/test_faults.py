@@ -49,7 +49,7 @@ def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> N
                     doomed.kill()
         done = run.result()
         assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
-        assert [report.peer_id for report in done.verifiers] == [doomed.peer_id, heir.peer_id]
+        assert [report.peer_id for report in done.swarm.verifiers] == [doomed.peer_id, heir.peer_id]
 
     asyncio.run(play())
 

@@ -87,7 +87,7 @@ async def texts(machines: Machines, verifier: Node) -> list[tuple[int, ...]]:
             for temperature in (0.0, 0.8):
                 options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": NEW_TOKENS, "seed": 11}
                 done = await client.generate(prompt, strategy="plain", **options)
-                assert done.verifiers[-1].peer_id == verifier.peer_id
+                assert done.swarm.verifiers[-1].peer_id == verifier.peer_id
                 found.append(done.token_ids)
     return found
 

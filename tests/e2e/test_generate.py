@@ -33,10 +33,10 @@ async def ask_all(swarm: Swarm, cases: list[Case], strategy: str) -> list[Genera
 
 def is_as_expected(case: Case, generation: Generation) -> bool:
     """Equal at every position, except where the target's two best scores lie within 1e-4."""
-    assert generation.prompt_tokens == len(case.token_ids), case.prompt
+    assert generation.usage.prompt_tokens == len(case.token_ids), case.prompt
     assert (generation.finish_reason == "length") is (generation.token_ids[-1] != 0), case.prompt
     is_equal = generation.token_ids == greedy(case.token_ids, NEW_TOKENS)
-    assert is_equal or generation.near_ties, case.prompt
+    assert is_equal or generation.swarm.near_ties, case.prompt
     return is_equal
 
 
@@ -50,8 +50,8 @@ def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, per_d
     assert len(done) >= 4 * per_domain
     equal = [is_as_expected(case, generation) for case, generation in zip(cases, done, strict=True)]
     assert equal.count(False) <= 1
-    assert (sum(generation.drafted for generation in done) > 0) is (strategy != "plain")
-    assert {peer.peer_id for g in done for peer in g.verifiers} == {swarm.verifier.peer_id}
+    assert (sum(generation.swarm.drafted for generation in done) > 0) is (strategy != "plain")
+    assert {peer.peer_id for g in done for peer in g.swarm.verifiers} == {swarm.verifier.peer_id}
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     prompt = next((p.text for p in zoo.prompts(domain) if p.text), PROMPT)
     done = generated(swarm, prompt, "--max-new-tokens", "40", "--strategy", strategy)
     assert tuple(done["token_ids"]) == greedy(encoded(prompt), 40)
-    assert done["strategy"] == strategy
-    assert done["tokens"] == len(done["token_ids"])
-    assert done["prompt_tokens"] == len(encoded(prompt))
-    assert {"text", "seconds", "time_to_first_token_s", "seed", "rounds", "drafted", "accepted"} <= done.keys()
+    assert done["swarm"]["strategy"] == strategy
+    assert done["usage"]["completion_tokens"] == len(done["token_ids"])
+    assert done["usage"]["prompt_tokens"] == len(encoded(prompt))
+    assert {"text", "seconds", "time_to_first_token_s", "seed", "usage", "swarm"} <= done.keys()
     # The verifier's signed statements, for later audits.
     assert done["audit"]["evidence"] and done["audit"]["state"] in ("not drawn", "no auditor", "passed")
-    assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}
+    assert {d["domain"] for d in done["swarm"]["drafters"]} <= {"code", "math", "general"}
 
 
 @pytest.mark.thorough
@@ -77,7 +77,7 @@ def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) ->
     streamed = run("generate", PROMPT, *options, *swarm.peers)
     assert streamed.returncode == 0
     assert streamed.stdout == parsed["text"] + "\n"
-    assert f"{parsed['tokens']} tokens" in streamed.stderr and "seed 7" in streamed.stderr
+    assert f"{parsed['usage']['completion_tokens']} tokens" in streamed.stderr and "seed 7" in streamed.stderr
 
 
 SCHEMA: Final[dict[str, Any]] = {
@@ -95,4 +95,4 @@ def test_a_schema_in_a_file_makes_the_text_json_by_it(swarm: Swarm, tmp_path: Pa
     done = generated(swarm, PROMPT, "--schema", str(file))
     written = json.loads(done["text"])
     assert list(written) == ["keeper", "lamps"] and len(written["keeper"]) <= 12 and written["lamps"] <= 99
-    assert done["finish_reason"] == "eos"
+    assert done["finish_reason"] == "stop"

@@ -80,8 +80,8 @@ def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
                 pass
         done = run.result()
         assert done.token_ids == greedy(encoded(PROMPT), 2 * NEW_TOKENS)
-        assert [report.peer_id for report in done.verifiers] == [parts.nodes["head"].peer_id]
-        assert done.drafted > 0
+        assert [report.peer_id for report in done.swarm.verifiers] == [parts.nodes["head"].peer_id]
+        assert done.swarm.drafted > 0
 
     asyncio.run(play())
 

@@ -56,7 +56,7 @@ def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogC
         for node in (swarm.verifier, *swarm.drafters)
     }
     assert [line.partition(": ")[2].partition(",")[0] for line in said["verifier"]] == ["opened", "length"]
-    helpers = {report.domain for report in generation.drafters if report.drafted}
+    helpers = {report.domain for report in generation.swarm.drafters if report.drafted}
     assert helpers <= {name for name, messages in said.items() if "followed" in "".join(messages)}
 
 

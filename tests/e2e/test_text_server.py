@@ -95,21 +95,21 @@ def test_a_server_drafts_and_its_faults_cost_no_text(swarm: Swarm, tmp_path: Pat
 
             def drafted() -> Generation:
                 done = generate()
-                assert [report.domain for report in done.drafters] == [file.name]
+                assert [report.domain for report in done.swarm.drafters] == [file.name]
                 return done
 
-            assert drafted().accepted > NEW_TOKENS // 3
+            assert drafted().swarm.accepted > NEW_TOKENS // 3
             server.send(signal.SIGSTOP)
             generate()
             server.send(signal.SIGCONT)
-            assert drafted().accepted > 0
+            assert drafted().swarm.accepted > 0
             server.close()
-            assert generate().accepted == 0
+            assert generate().swarm.accepted == 0
             assert drafter.process.poll() is None
             drafter.wait_said("does not draft now")
             server = LlamaServer(file, port)
             until_s = time.monotonic() + 60
-            while not generate().accepted:
+            while not generate().swarm.accepted:
                 assert time.monotonic() < until_s
             drafter.wait_said("drafts again")
             assert drafter.stop() == 0

@@ -83,7 +83,7 @@ class Victim:
 async def announce(boot: Node, victim: Victim, stack: AsyncExitStack, folder: Path) -> None:
     """Announce a verifier and a drafter of each stranger with the victim's addresses."""
     async with client_of(boot, "full") as client:
-        directory = client._joined().swarm.directory
+        directory = client.swarm.directory
         true = [(await directory.find(role, "zoo:target"))[0] for role in (Role.VERIFIER, Role.DRAFTER)]
     strangers = Strangers(folder, stack)
     strangers.boot = (boot.maddr,)

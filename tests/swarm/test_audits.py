@@ -100,7 +100,7 @@ def state_of(generation: Generation) -> AuditState:
 
 
 def authors(generation: Generation) -> list[str]:
-    return [verifier.peer_id for verifier in generation.verifiers]
+    return [verifier.peer_id for verifier in generation.swarm.verifiers]
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -200,7 +200,7 @@ def test_each_part_of_a_text_that_another_verifier_continued_is_audited_alone() 
 def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
     lied, later = continued(other_model, target_engine, is_accused=True)
     # No token after the lie was yielded.
-    assert authors(lied)[0] == SUSPECT.peer_id and lied.tokens < TOKENS // 2
+    assert authors(lied)[0] == SUSPECT.peer_id and lied.usage.completion_tokens < TOKENS // 2
     assert lied.audit is not None
     convicted, *_ = (piece.open() for piece in lied.audit.evidence)
     assert (convicted.claim.author, convicted.state) == (SUSPECT.peer_id, AuditState.CONVICTED)
@@ -209,7 +209,7 @@ def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
 
 def test_who_accuses_an_honest_one_in_order_to_continue_is_asked_last() -> None:
     stopped, later = continued(target_engine, other_model, is_accused=True)
-    assert stopped.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)[: stopped.tokens]
+    assert stopped.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)[: stopped.usage.completion_tokens]
     assert stopped.audit is not None and stopped.audit.evidence[0].open().state is AuditState.PASSED
     assert not {SUSPECT.peer_id, NEXT.peer_id} & {*authors(later)}
 

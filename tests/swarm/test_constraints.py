@@ -71,7 +71,7 @@ def test_with_honest_drafters_and_others_the_text_is_that_of_plain_constrained_d
         options: dict[str, Any] = {"strategy": strategy, "schema": schema, "temperature": temperature}
         done = generated(*fidelities, lies=lies, **options)
         assert done.token_ids == expected
-        if done.finish_reason == "eos":
+        if done.finish_reason == "stop":
             check_json(text_of(done.token_ids), schema)
 
 
@@ -83,7 +83,7 @@ def test_a_drafter_that_knows_the_grammar_is_right_about_what_follows(option: st
     options: dict[str, Any] = {option: text}
     done, without = (generated(1.0, lies=lies, **options) for lies in (False, True))
     assert done.token_ids == without.token_ids == plain(ConstraintKind[option.upper()], text)
-    assert done.accepted >= without.accepted
+    assert done.swarm.accepted >= without.swarm.accepted
 
 
 @pytest.mark.parametrize("temperature", quick_first([1.0, 0.0]))
@@ -95,7 +95,7 @@ def test_the_verifiers_own_drafter_drafts_within_the_grammar(temperature: float)
     )
     expected = plain(ConstraintKind.REGEX, text, temperature=temperature)
     assert done.token_ids == without.token_ids == expected
-    assert done.home_tokens > without.home_tokens
+    assert done.swarm.home_tokens > without.swarm.home_tokens
 
 
 def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
@@ -103,8 +103,8 @@ def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
     done = generated(regex=text)
     assert done.token_ids == plain(ConstraintKind.REGEX, text)
     # Two letters of ten tokens are chosen.
-    assert (done.tokens, done.rounds) == (10, 3)
-    assert told_origins(done.origins) == "forced 7, target alone 3"
+    assert (done.usage.completion_tokens, done.swarm.rounds) == (10, 3)
+    assert told_origins(done.swarm.origins) == "forced 7, target alone 3"
 
 
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
@@ -185,15 +185,15 @@ def test_the_last_stage_applies_the_constraint_and_another_one_continues(tempera
     stages = constrained_engine, constrained_engine
     done = over_stages(*stages, is_lost=is_lost, regex=text, temperature=temperature)
     assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=temperature)
-    assert any(origin.source == FORCED_SOURCE for origin in done.origins)
+    assert any(origin.source == FORCED_SOURCE for origin in done.swarm.origins)
 
 
 def test_a_constraint_that_the_last_stage_cannot_compile_fails_its_request_and_nothing_else() -> None:
-    assert over_stages(slow_engine, is_refused=True).tokens
+    assert over_stages(slow_engine, is_refused=True).usage.completion_tokens
 
 
 def test_stages_without_constraints_serve_other_requests_and_never_finish_one_with() -> None:
-    assert over_stages(careless_engine).tokens
+    assert over_stages(careless_engine).usage.completion_tokens
     with pytest.raises(GenerationFailed, match="constraints are not supported here"):
         over_stages(careless_engine, regex="(ab)+")
     with pytest.raises(GenerationFailed, match="the stages that are left apply no constraints"):

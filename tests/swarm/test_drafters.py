@@ -57,6 +57,6 @@ async def test_no_draft_of_a_drafter_that_is_always_right_is_lost(
     # The second text starts without dials.
     await client.generate(prompt_of(rng), max_new_tokens=TOKENS)
     done = await client.generate(prompt_of(rng), max_new_tokens=TOKENS)
-    assert done.coordinator == coordination
-    assert done.offered >= 0.95 * TOKENS
-    assert done.accepted >= 0.95 * TOKENS * (1.0 - 1.0 / ratio)
+    assert done.swarm.coordinator == coordination
+    assert done.swarm.offered >= 0.95 * TOKENS
+    assert done.swarm.accepted >= 0.95 * TOKENS * (1.0 - 1.0 / ratio)

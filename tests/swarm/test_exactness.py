@@ -63,8 +63,8 @@ def test_tokens_are_those_of_plain_decoding(strategy: str, named: str, one_way_s
             **options,
         )
         assert generation.token_ids == expected
-        assert generation.finish_reason == ("eos" if has_eos else "length")
-        assert generation.accepted <= len(expected)
+        assert generation.finish_reason == ("stop" if has_eos else "length")
+        assert generation.swarm.accepted <= len(expected)
 
 
 # Shaping: penalties, biases, forbidden words and least lengths.
@@ -133,7 +133,7 @@ def test_a_drafter_shapes_its_own_scores_alike() -> None:
     done = generated(
         prompt_of(random.Random("shaped")), drafters=draft_engines(1.0), max_new_tokens=TOKENS, **options
     )
-    assert done.accepted > TOKENS // 2
+    assert done.swarm.accepted > TOKENS // 2
 
 
 @pytest.mark.parametrize("coordination", ["client", "verifier"])
@@ -150,7 +150,7 @@ async def test_another_verifier_continues_a_shaped_text_and_a_third_audits_it(
     await assert_freed(swarm)
     done = run.result()
     assert done.token_ids == shaped_stream(prompt, eos=(), options=SHAPED)
-    assert len(done.verifiers) == 2
+    assert len(done.swarm.verifiers) == 2
     assert done.audit is not None and done.audit.state is AuditState.PASSED
 
 
@@ -159,7 +159,7 @@ def test_a_token_that_stops_the_text_is_no_part_of_it() -> None:
     whole = shaped_stream(prompt, eos=(), options={})
     stop = next(token for index, token in enumerate(whole) if token not in whole[:index] and index > 3)
     done = generated(prompt, max_new_tokens=TOKENS, stop_token_ids=[stop])
-    assert (done.finish_reason, done.token_ids[-1]) == ("eos", stop)
+    assert (done.finish_reason, done.token_ids[-1]) == ("stop", stop)
     assert done.text == LETTERS.decode(done.token_ids[:-1])
 
 
@@ -172,7 +172,7 @@ def test_peers_without_a_feature_are_not_asked_for_it(
 ) -> None:
     monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != feature))
     prompt = prompt_of(random.Random("older"))
-    assert generated(prompt, drafters=draft_engines(0.9), max_new_tokens=TOKENS).tokens == TOKENS
+    assert generated(prompt, drafters=draft_engines(0.9), max_new_tokens=TOKENS).usage.completion_tokens == TOKENS
     with pytest.raises(GenerationFailed, match=f"its version knows no {feature}"):
         generated(prompt, max_new_tokens=TOKENS, eos=(1,), **option)
 
@@ -217,7 +217,7 @@ def test_the_text_is_the_same_with_any_prediction(share: float, seed: int, **opt
     without = unpredicted(**options)
     done = predicted(edited(without.token_ids, share, seed=seed), **options)
     assert done.token_ids == without.token_ids
-    assert (without.accepted_prediction_tokens, without.rejected_prediction_tokens) == (0, 0)
+    assert (without.usage.accepted_prediction_tokens, without.usage.rejected_prediction_tokens) == (0, 0)
 
 
 @pytest.mark.parametrize("one_way_s", quick_first([0.15, 0.005]))
@@ -225,9 +225,9 @@ def test_a_predicted_text_takes_a_fraction_of_the_passes(one_way_s: float) -> No
     without = unpredicted(one_way_s=one_way_s)
     done = predicted(without.text + "ABCDE", one_way_s=one_way_s)
     assert done.token_ids == without.token_ids
-    assert done.rounds < without.rounds / 4
-    assert (done.accepted_prediction_tokens, done.rejected_prediction_tokens) == (PREDICTED_TOKENS, 5)
-    assert predicted(without.text, strategy="plain").rounds == PREDICTED_TOKENS
+    assert done.swarm.rounds < without.swarm.rounds / 4
+    assert (done.usage.accepted_prediction_tokens, done.usage.rejected_prediction_tokens) == (PREDICTED_TOKENS, 5)
+    assert predicted(without.text, strategy="plain").swarm.rounds == PREDICTED_TOKENS
 
 
 def test_an_edit_takes_fewer_than_half_of_the_passes_also_where_another_verifier_continues() -> None:
@@ -235,9 +235,9 @@ def test_an_edit_takes_fewer_than_half_of_the_passes_also_where_another_verifier
     before = edited(without.token_ids, 0.1, seed=1)
     done, continued = (predicted(before, max_new_tokens=200, is_lost=lost) for lost in (False, True))
     assert done.token_ids == continued.token_ids == without.token_ids
-    assert done.rounds < without.rounds / 2 and continued.rounds < without.rounds / 2
-    assert done.accepted_prediction_tokens + done.rejected_prediction_tokens == len(before)
-    assert done.accepted_prediction_tokens > 0.8 * len(before)
+    assert done.swarm.rounds < without.swarm.rounds / 2 and continued.swarm.rounds < without.swarm.rounds / 2
+    assert done.usage.accepted_prediction_tokens + done.usage.rejected_prediction_tokens == len(before)
+    assert done.usage.accepted_prediction_tokens > 0.8 * len(before)
 
 
 def test_what_is_no_prediction_is_refused_or_ignored() -> None:

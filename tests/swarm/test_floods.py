@@ -160,12 +160,12 @@ async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_no
     assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
     assert len(drafter.attacks) == STREAMS and not client._memory.failures.avoided(now_s())
     await asyncio.sleep(SHORT_FLOOD_S + 3.0)
-    links = client._joined().links
+    links = (await client._connected()).links
     assert links.alive(FLOODER.peer_id, DRAFT) is None
     assert links.alive(honest.identity.peer_id, DRAFT) is not None
     assert client._memory.failures.avoided(now_s()) == {FLOODER.peer_id}
     for _ in range(2):
         done = await client.generate(PROMPT, max_new_tokens=TOKENS)
-        assert done.token_ids == EXPECTED and done.accepted
+        assert done.token_ids == EXPECTED and done.swarm.accepted
     assert len(drafter.attacks) == STREAMS
     await ended(drafter.attacks)

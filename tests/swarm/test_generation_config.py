@@ -79,7 +79,7 @@ def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, 
         found = generated(tmp_path, prompt, **options)
         assert found.token_ids == expected, options
         assert found.generation_config.options == {"repetition_penalty": penalty}
-        assert found.accepted > 0 or options != {"strategy": "cosine"}
+        assert found.swarm.accepted > 0 or options != {"strategy": "cosine"}
     without = generated(tmp_path, prompt, generation_config="none")
     assert without.generation_config.options == {}
     assert without.token_ids != expected or penalty != 1.3

@@ -59,7 +59,7 @@ def test_a_modest_client_is_served_at_once(greedy: int, strategy: str) -> None:
     for generation in generated(greedy=greedy, strategy=strategy):
         assert generation.token_ids == EXPECTED
         assert generation.seconds < CROWD * quiet.seconds
-        assert bool(generation.accepted) is (strategy != "plain")
+        assert bool(generation.swarm.accepted) is (strategy != "plain")
 
 
 def test_a_modest_client_has_its_share_of_passes_that_cost_by_the_token() -> None:

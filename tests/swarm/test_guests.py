@@ -30,10 +30,10 @@ async def test_a_resting_verifier_finishes_its_request_and_the_next_one_goes_els
     served = next(node for node in (first, second) if node.service.requests)
     served.service.rest(True)
     done = await running
-    assert [report.peer_id for report in done.verifiers] == [served.transport.peer_id]
+    assert [report.peer_id for report in done.swarm.verifiers] == [served.transport.peer_id]
     again = await client.generate(PROMPT)
     assert done.token_ids == again.token_ids == EXPECTED
-    assert served.transport.peer_id not in [report.peer_id for report in again.verifiers]
+    assert served.transport.peer_id not in [report.peer_id for report in again.swarm.verifiers]
     served.service.rest(False)
     (second if served is first else first).service.rest(True)
     assert (await client.generate(PROMPT)).token_ids == EXPECTED
@@ -53,7 +53,7 @@ async def test_a_resting_drafter_leaves_its_request_and_drafts_again_afterwards(
     drafter.service.rest(False)
     await asyncio.sleep(30.0)
     again = await client.generate(PROMPT)
-    assert again.token_ids == EXPECTED and again.accepted
+    assert again.token_ids == EXPECTED and again.swarm.accepted
 
 
 LOAD_S = 20.0
@@ -102,7 +102,7 @@ async def test_a_request_waits_for_the_only_verifiers_model_and_its_text_is_the_
         both = await asyncio.gather(client.generate(PROMPT), client.generate(PROMPT))
         assert [done.token_ids for done in both] == [EXPECTED] * 2
         assert LOAD_S < asyncio.get_running_loop().time() - began_s < LOAD_S + 10.0
-        assert {len(done.verifiers) for done in both} == {1} and memory.loads == unloads
+        assert {len(done.swarm.verifiers) for done in both} == {1} and memory.loads == unloads
 
 
 @in_a_swarm
@@ -125,7 +125,7 @@ async def test_an_unloaded_drafter_costs_drafts_alone_until_it_is_loaded(swarm: 
     await asyncio.sleep(2 * IDLE_S)
     client = await swarm.client(max_new_tokens=TOKENS)
     first = await client.generate(PROMPT)
-    assert first.token_ids == EXPECTED and not first.accepted
+    assert first.token_ids == EXPECTED and not first.swarm.accepted
     await asyncio.sleep(LOAD_S)
     again = await client.generate(PROMPT)
-    assert again.token_ids == EXPECTED and again.accepted and memory.loads == 1
+    assert again.token_ids == EXPECTED and again.swarm.accepted and memory.loads == 1

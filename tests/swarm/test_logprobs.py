@@ -72,7 +72,7 @@ async def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(
     await client.generate(prompt)
     done = await client.generate(prompt, prompt_logprobs=1)
     first, *others = done.prompt_logprobs
-    assert (len(others), done.logprobs, done.cached_tokens) == (len(prompt) - 1, (), 0)
+    assert (len(others), done.logprobs, done.usage.cached_tokens) == (len(prompt) - 1, (), 0)
     assert first.token_id == prompt[0] and not isinstance(first, TokenLogprob)
     for position, told in enumerate(others, 1):
         own = log_probabilities(prompt[:position])
@@ -83,7 +83,7 @@ async def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(
 
 def test_the_verifier_that_continues_a_text_tells_the_rest() -> None:
     done, alone = (generated(is_lost=lost, logprobs=2, prompt_logprobs=2) for lost in (True, False))
-    assert len(done.verifiers) == 2
+    assert len(done.swarm.verifiers) == 2
     assert (done.logprobs, done.prompt_logprobs) == (alone.logprobs, alone.prompt_logprobs)
 
 
@@ -149,7 +149,7 @@ def test_a_verifier_that_lies_about_them_is_convicted_by_two_others_and_an_hones
     done = audited(liar(), **asked)
     assert done.audit is not None and done.audit.state is AuditState.CONVICTED
     said = check(done.audit.evidence[0]).said[0]
-    assert f"accuses: {done.tokens} equal" in said
+    assert f"accuses: {done.usage.completion_tokens} equal" in said
     assert f"log-probabilities off by {abs(liar.nats):.2g} at most" in said
     unasked = audited(liar())
     assert unasked.token_ids == done.token_ids

@@ -58,8 +58,8 @@ async def generated(
 
 
 def is_taken_back(generation: Generation, reason: str) -> bool:
-    return generation.coordinator == "client" and any(
-        line.startswith("coordinated here from now on") and reason in line for line in generation.why
+    return generation.swarm.coordinator == "client" and any(
+        line.startswith("coordinated here from now on") and reason in line for line in generation.swarm.why
     )
 
 
@@ -67,21 +67,26 @@ def is_taken_back(generation: Generation, reason: str) -> bool:
 def test_text_and_accounts_are_as_ever_and_the_client_sends_a_fraction() -> None:
     ours, theirs = generated(coordination="client"), generated()
     assert ours.token_ids == theirs.token_ids == EXPECTED
-    assert (ours.coordinator, theirs.coordinator) == ("client", "verifier")
-    assert theirs.accepted == sum(report.accepted for report in theirs.drafters) > 0
-    assert theirs.tokens == theirs.rounds + theirs.accepted
-    assert theirs.drafted == sum(report.drafted for report in theirs.drafters) >= theirs.offered > 0
-    assert {report.domain for report in theirs.drafters} == {"domain-0", "domain-1"}
-    assert all(report.rtt_ms == pytest.approx(100.0, abs=1.0) for report in theirs.drafters)
-    assert any("domain-0: asked to draft, 100 ms away" in line for line in theirs.why)
+    assert (ours.swarm.coordinator, theirs.swarm.coordinator) == ("client", "verifier")
+    assert theirs.swarm.accepted == sum(report.accepted for report in theirs.swarm.drafters) > 0
+    assert theirs.usage.completion_tokens == theirs.swarm.rounds + theirs.swarm.accepted
+    assert (
+        theirs.swarm.drafted == sum(report.drafted for report in theirs.swarm.drafters) >= theirs.swarm.offered > 0
+    )
+    assert {report.domain for report in theirs.swarm.drafters} == {"domain-0", "domain-1"}
+    assert all(report.rtt_ms == pytest.approx(100.0, abs=1.0) for report in theirs.swarm.drafters)
+    assert any("domain-0: asked to draft, 100 ms away" in line for line in theirs.swarm.why)
     assert theirs.seconds < ours.seconds
-    assert 5 * theirs.bytes_sent < ours.bytes_sent and 3 * theirs.bytes_received < ours.bytes_received
+    assert (
+        5 * theirs.swarm.bytes_sent < ours.swarm.bytes_sent
+        and 3 * theirs.swarm.bytes_received < ours.swarm.bytes_received
+    )
 
 
 def test_a_verifier_that_declines_costs_nothing_but_the_question() -> None:
     done = generated(coordinates=False)
     assert is_taken_back(done, "this verifier does not coordinate requests")
-    assert done.token_ids == EXPECTED and done.accepted > 0
+    assert done.token_ids == EXPECTED and done.swarm.accepted > 0
 
 
 def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() -> None:
@@ -91,8 +96,8 @@ def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() ->
 
     done = generated(verifiers=2, meddle=kill)
     assert done.token_ids == EXPECTED
-    assert (len(done.verifiers), done.coordinator) == (2, "verifier")
-    assert sum(line.startswith("the verifier coordinates") for line in done.why) == 2
+    assert (len(done.swarm.verifiers), done.swarm.coordinator) == (2, "verifier")
+    assert sum(line.startswith("the verifier coordinates") for line in done.swarm.why) == 2
 
 
 def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -112,7 +117,7 @@ def test_past_its_tokens_or_its_end_a_mandate_is_worth_nothing_to_drafters(
     altered(monkeypatch, **changes)
     done = generated()
     assert done.token_ids == EXPECTED
-    assert is_taken_back(done, reason) and done.accepted > 0
+    assert is_taken_back(done, reason) and done.swarm.accepted > 0
 
 
 def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,16 +74,16 @@ def test_what_a_text_holds_takes_a_fraction_of_the_passes(
     folder = written(tmp_path / "texts", (*without.token_ids, 1, 2, 3), without.token_ids[::-1])
     done = drafted([folder], **options)
     assert done.token_ids == without.token_ids
-    assert done.rounds < without.rounds / 3
-    assert sum(origin.tokens for origin in done.origins if origin.name == "copied") > TOKENS / 2
-    assert drafted([folder], strategy="plain").rounds == TOKENS
+    assert done.swarm.rounds < without.swarm.rounds / 3
+    assert sum(origin.tokens for origin in done.swarm.origins if origin.name == "copied") > TOKENS / 2
+    assert drafted([folder], strategy="plain").swarm.rounds == TOKENS
 
 
 def test_another_verifier_that_continues_gets_the_drafts_too(tmp_path: Path) -> None:
     without = undrafted(is_lost=True)
     done = drafted([written(tmp_path / "texts", without.token_ids)], is_lost=True)
-    assert done.token_ids == without.token_ids and len(done.verifiers) == 2
-    assert done.rounds < without.rounds / 3
+    assert done.token_ids == without.token_ids and len(done.swarm.verifiers) == 2
+    assert done.swarm.rounds < without.swarm.rounds / 3
 
 
 @in_a_swarm
@@ -96,7 +96,7 @@ async def test_a_reply_that_was_kept_is_drafted_from_and_one_that_was_forgotten_
         (await heard(await client.start(PROMPT, max_new_tokens=TOKENS, seed=7))).result() for _ in range(2)
     ]
     assert first.token_ids == second.token_ids
-    assert second.rounds < first.rounds / 3
+    assert second.swarm.rounds < first.swarm.rounds / 3
     other = await swarm.client(past_replies="forget")
     await other.generate(PROMPT, max_new_tokens=1, seed=7)
     assert not folders.own_folder().exists()

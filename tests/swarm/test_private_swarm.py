@@ -123,7 +123,7 @@ async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
     revoked, other = numbered_identity(20), numbered_identity(21)
     client = await swarm.client(identity=revoked)
     done = await client.generate(PROMPT, max_new_tokens=TOKENS)
-    assert done.token_ids == EXPECTED and done.accepted
+    assert done.token_ids == EXPECTED and done.swarm.accepted
     # Another member knows the list first, and passes it on with its own request.
     gate = PeerGate(private.member(other.peer_id, revocations=private.revoke(revoked.peer_id)))
     stream = await swarm.network.join(other.peer_id, gate).dial(verifier.identity.peer_id, STATUS)

@@ -115,7 +115,7 @@ async def swarm_texts(
         answers = await asyncio.gather(*asked)
         assert isinstance(verifier.service, VerifierService)
         texts = [list(answer.token_ids) for answer in answers]
-        accepted = sum(answer.accepted for answer in answers)
+        accepted = sum(answer.swarm.accepted for answer in answers)
         return texts, accepted, verifier.service.counts.preempted
 
 
@@ -417,6 +417,6 @@ def test_weights_of_four_bits_under_the_name_of_32_are_found(claimed: str, numer
             return await audited(client, prompt.render(), max_new_tokens=200)
 
     done = run_virtual(run())
-    assert [one.peer_id for one in done.verifiers] == [suspect.peer_id]
+    assert [one.peer_id for one in done.swarm.verifiers] == [suspect.peer_id]
     assert done.audit is not None
     assert done.audit.state is (AuditState.PASSED if claimed == numerics else AuditState.CONVICTED)

@@ -179,4 +179,4 @@ async def test_a_dead_record_costs_its_own_place_once(swarm: SimulatedSwarm, lie
     for generation in later:
         assert generation.token_ids == EXPECTED
         assert generation.seconds == pytest.approx(ALONE.seconds, rel=0.05)
-        assert [verifier.peer_id for verifier in generation.verifiers] != [LIAR.peer_id]
+        assert [verifier.peer_id for verifier in generation.swarm.verifiers] != [LIAR.peer_id]

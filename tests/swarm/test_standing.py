@@ -115,7 +115,9 @@ async def outcome(
             except GenerationFailed:
                 refused += 1
                 continue
-            wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=done.tokens)
+            wrong += done.token_ids != plain_stream(
+                prompt, Sampling(seed=number), tokens=done.usage.completion_tokens
+            )
             # Convicted liars come again under new keys.
             for peer_id in client.convicted & present.keys():
                 await present.pop(peer_id).kill()

@@ -86,14 +86,14 @@ def test_no_drafter_gets_more_than_the_window(coordination: str, temperature: fl
     prompt, sampling = prompt_of(rng), Sampling(temperature=temperature, seed=rng.getrandbits(64))
     options: dict[str, Any] = {"domains": ("code", "math"), "fidelity": 1.0, "coordination": coordination}
     done = generated(prompt=prompt, sampling=sampling, **options)
-    assert done.coordinator == coordination
+    assert done.swarm.coordinator == coordination
     assert told
     for start in told:
         assert start.request.prompt == tuple(LetterCodec().encode(prompt)[-WINDOW:])
         assert start.request.nonce == bytes(16) and start.d_0 is not None
     # The right drafter's noise is that of the right positions, or it would be wrong at a temperature.
-    assert done.accepted > TOKENS / 3
-    assert {report.domain for report in done.drafters if report.accepted} >= {"code"}
+    assert done.swarm.accepted > TOKENS / 3
+    assert {report.domain for report in done.swarm.drafters if report.accepted} >= {"code"}
 
 
 def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
@@ -102,7 +102,7 @@ def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
     monkeypatch.setattr("cosine_p2p.transport.channel.FEATURES", OLD_FEATURES)
     for window, coordinator in ((WINDOW, "client"), (0, "verifier")):
         options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": window}
-        assert generated(**options).coordinator == coordinator
+        assert generated(**options).swarm.coordinator == coordinator
 
 
 @pytest.mark.parametrize(("trusts", "seen_tokens"), [(True, 400), (False, 256)])
@@ -132,7 +132,7 @@ def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_allows_it(
     kept: list[VerifiedStream] = []
     options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": window}
     done = generated(kept=kept, share_feedback=shares, **options)
-    assert done.coordinator == coordination
+    assert done.swarm.coordinator == coordination
     assert told and all((start.mandate is not None) == (coordination == "verifier") for start in told)
     assert {may_keep(start) for start in told} == {True if shares else None}
     assert len(kept) == bool(shares)

@@ -149,7 +149,7 @@ def progress_of(
 
 def account_of() -> Generation:
     return generation(
-        tokens=12,
+        completion_tokens=12,
         offered=10,
         accepted=8,
         bytes_sent=812,

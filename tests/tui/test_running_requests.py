@@ -58,8 +58,10 @@ def test_a_request_is_followed_to_its_end() -> None:
     assert request.timeline[-1].text == "finished"
     account = request.account
     assert account is not None and account.finish_reason == "length"
-    assert [(report.peer_id, report.tokens) for report in account.verifiers] == [(request.verifiers[0], TOKENS)]
-    assert (account.accepted, account.bytes_sent > 0) == (TOKENS - own, True)
+    assert [(report.peer_id, report.tokens) for report in account.swarm.verifiers] == [
+        (request.verifiers[0], TOKENS)
+    ]
+    assert (account.swarm.accepted, account.swarm.bytes_sent > 0) == (TOKENS - own, True)
 
 
 def test_a_cancelled_request_keeps_its_text() -> None:

@@ -272,16 +272,16 @@ async def timed_run(client: AsyncClient, prompt: Prompt, options: GenerationOpti
     done = run.result()
     seconds = clock() - began_s
     origins = Counter[str]()
-    for origin in done.origins:
+    for origin in done.swarm.origins:
         origins[origin.name] += origin.tokens
     return TimedRun(
-        ms_per_token=1e3 * seconds / max(1, done.tokens),
+        ms_per_token=1e3 * seconds / max(1, done.usage.completion_tokens),
         token_ids=done.token_ids,
         origins=origins,
-        drafters=tuple(drafter.domain for drafter in done.drafters),
-        near_ties=done.near_ties,
+        drafters=tuple(drafter.domain for drafter in done.swarm.drafters),
+        near_ties=done.swarm.near_ties,
         gaps_s=tuple(gaps_s),
-        drafted=done.drafted,
+        drafted=done.swarm.drafted,
     )
 
 

@@ -224,11 +224,11 @@ class _ScenarioRun:
             seconds=_now_s() - began_s,
             first_s=max(0.0, received.first_s - began_s),
             tokens=len(tokens),
-            rounds=generation.rounds if generation else 0,
-            drafted=generation.drafted if generation else 0,
-            accepted=generation.accepted if generation else 0,
-            near_ties=generation.near_ties if generation else 0,
-            verifiers=len(generation.verifiers) if generation else 0,
+            rounds=generation.swarm.rounds if generation else 0,
+            drafted=generation.swarm.drafted if generation else 0,
+            accepted=generation.swarm.accepted if generation else 0,
+            near_ties=generation.swarm.near_ties if generation else 0,
+            verifiers=len(generation.swarm.verifiers) if generation else 0,
         )
 
 

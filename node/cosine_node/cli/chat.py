@@ -37,7 +37,8 @@ def chat(
     line = WaitingLine(sys.stderr)
     client = client_that_asks_once(several(initial_peers), options, note=line.say)
     line.say("Looking for peers")
-    with closing(LoopThread(client, name="cosine-chat")) as thread:
+    with closing(LoopThread(client.close, name="cosine-chat")) as thread:
+        thread.wait(thread.submit(client.connect))
         line.clear()
         begun: list[Message] = [{"role": "system", "content": system}] if system else []
         converse(begun, lambda messages: TextStream(thread, client.stream(messages)), line)

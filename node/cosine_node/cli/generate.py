@@ -171,18 +171,19 @@ def stage_of(progress: Progress, verifiers: Sequence[str]) -> str:
 
 
 def _summary(done: Generation) -> str:
-    rate = done.tokens / done.seconds if done.seconds else 0.0
+    tokens, swarm = done.usage.completion_tokens, done.swarm
+    rate = tokens / done.seconds if done.seconds else 0.0
     return "\n".join(
         [
-            f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes; "
-            f"tokens by origin: {told_origins(done.origins)}; finished by {done.finish_reason}, seed {done.seed}",
+            f"{tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {swarm.rounds} passes; "
+            f"tokens by origin: {told_origins(swarm.origins)}; finished by {done.finish_reason}, seed {done.seed}",
             *(
                 []
-                if not done.numerics or repeats(done.numerics)
-                else [f"{told_repetition(done.numerics)}: its verifier has {told_numerics(done.numerics)}"]
+                if not swarm.numerics or repeats(swarm.numerics)
+                else [f"{told_repetition(swarm.numerics)}: its verifier has {told_numerics(swarm.numerics)}"]
             ),
             *dict.fromkeys(
-                f"verifier {short_peer_id(one.peer_id)}: {one.drafts}" for one in done.verifiers if one.drafts
+                f"verifier {short_peer_id(one.peer_id)}: {one.drafts}" for one in swarm.verifiers if one.drafts
             ),
             *prediction_lines(done),
             *config_lines(done.generation_config),
@@ -193,7 +194,7 @@ def _summary(done: Generation) -> str:
 
 def prediction_lines(done: Generation) -> list[str]:
     """A line about the accepted share of a prediction, if there was one."""
-    came, did_not = done.accepted_prediction_tokens, done.rejected_prediction_tokens
+    came, did_not = done.usage.accepted_prediction_tokens, done.usage.rejected_prediction_tokens
     return [f"of {came + did_not} predicted tokens {came} came"] if came + did_not else []
 
 

@@ -79,7 +79,7 @@ class RacedPrompt:
         if self.pass_s is None:
             return plain.seconds
         first_s = min(generation.time_to_first_token_s for generation in self.done.values())
-        return min(plain.seconds, first_s + (plain.rounds - 1) * self.pass_s)
+        return min(plain.seconds, first_s + (plain.swarm.rounds - 1) * self.pass_s)
 
     def speedup(self, way: Way) -> float:
         """Lower bound of the speed-up over plain decoding."""

@@ -110,7 +110,7 @@ def result_line(row: RacedPrompt) -> str:
         f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
-    whose = told_origins(row.done[Way.COSINE].origins)
+    whose = told_origins(row.done[Way.COSINE].swarm.origins)
     plain = f"{row.prompt.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s"
     return f"{plain}, {ways}; {texts}; tokens of cosine by origin: {whose}"
 
@@ -121,8 +121,8 @@ def _curve_text(points: object) -> str:
 
 
 def summary(report: RaceReport) -> Sequence[str]:
-    ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
-    has_home_drafts = any(row.done[Way.COPYING].home_tokens for row in report.rows)
+    ties = sum(generation.swarm.near_ties for row in report.rows for generation in row.done.values())
+    has_home_drafts = any(row.done[Way.COPYING].swarm.home_tokens for row in report.rows)
     alone = "copying and the head's own drafter" if has_home_drafts else "copying from the text alone"
     lines = []
     for temperature in report.temperatures:
@@ -219,11 +219,11 @@ def print_report(report: RaceReport, console: Console) -> None:
         table.add_row(
             row.prompt.domain,
             f"{row.temperature:g}",
-            str(ours.tokens),
+            str(ours.usage.completion_tokens),
             f"{row.plain_s:.2f}",
             f"{row.speedup(Way.COPYING):.2f}x",
             f"{row.speedup(Way.COSINE):.2f}x",
-            f"{plain.rounds} / {ours.rounds}",
+            f"{plain.swarm.rounds} / {ours.swarm.rounds}",
             "yes" if row.identical else "NO",
         )
     console.print(table)

@@ -15,7 +15,7 @@ from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.request.origins import TokenOrigin
-from cosine_p2p.request.results import Chunk, Generation, Observer
+from cosine_p2p.request.results import Chunk, Generation, Observer, Usage
 from cosine_p2p.text.prompt import EncodedPrompt, encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.request import Request
@@ -146,7 +146,8 @@ async def _events_of(
         generation = run.result()
         (observer.observe if is_finished else observer.observe_abandoned)(generation)
     if not wanted.is_generating:
-        generation = replace(generation, text="", token_ids=(), tokens=0, logprobs=(), finish_reason="length")
+        usage = replace(generation.usage, completion_tokens=0)
+        generation = replace(generation, text="", token_ids=(), usage=usage, logprobs=(), finish_reason="length")
     yield ChoiceFinished(choice, generation)
 
 
@@ -174,21 +175,9 @@ def _nothing_after(prompt: Sequence[int], seed: int) -> Generation:
     return Generation(
         text="",
         token_ids=(),
-        prompt_tokens=len(prompt),
-        tokens=0,
         finish_reason="length",
+        seed=seed,
+        usage=Usage(prompt_tokens=len(prompt), completion_tokens=0),
         seconds=0.0,
         time_to_first_token_s=0.0,
-        strategy="",
-        seed=seed,
-        rounds=0,
-        drafted=0,
-        offered=0,
-        accepted=0,
-        near_ties=0,
-        bytes_sent=0,
-        bytes_received=0,
-        drafters=(),
-        verifiers=(),
-        why=(),
     )

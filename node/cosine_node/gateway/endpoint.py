@@ -136,10 +136,10 @@ class Endpoint:
         generations = [each.generation for each in writer.finished]
         log_fields |= {
             "choices": len(generations),
-            "prompt_tokens": sum(each.prompt_tokens for each in generations),
-            "completion_tokens": sum(each.tokens for each in generations),
-            "drafted": sum(each.drafted for each in generations),
-            "accepted": sum(each.accepted for each in generations),
+            "prompt_tokens": sum(each.usage.prompt_tokens for each in generations),
+            "completion_tokens": sum(each.usage.completion_tokens for each in generations),
+            "drafted": sum(each.swarm.drafted for each in generations),
+            "accepted": sum(each.swarm.accepted for each in generations),
             "finish_reasons": sorted({reason_of(each) for each in writer.finished}),
         }
         match ending:

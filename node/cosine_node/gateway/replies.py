@@ -86,18 +86,22 @@ COMPLETION: Final = Style(
 
 def usage(finished: Sequence[ChoiceFinished]) -> Json:
     """Token counts; a prompt counts once for all its choices, with the tokens that its verifier had cached."""
-    prompt = sum(each.generation.prompt_tokens for each in finished if each.choice.number == 0)
-    cached = sum(each.generation.cached_tokens for each in finished if each.choice.number == 0)
-    completion = sum(each.generation.tokens for each in finished)
+    prompt = sum(each.generation.usage.prompt_tokens for each in finished if each.choice.number == 0)
+    cached = sum(each.generation.usage.cached_tokens for each in finished if each.choice.number == 0)
+    completion = sum(each.generation.usage.completion_tokens for each in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(each.generation.reasoning_tokens for each in finished),
-            "accepted_prediction_tokens": sum(each.generation.accepted_prediction_tokens for each in finished),
-            "rejected_prediction_tokens": sum(each.generation.rejected_prediction_tokens for each in finished),
+            "reasoning_tokens": sum(each.generation.usage.reasoning_tokens for each in finished),
+            "accepted_prediction_tokens": sum(
+                each.generation.usage.accepted_prediction_tokens for each in finished
+            ),
+            "rejected_prediction_tokens": sum(
+                each.generation.usage.rejected_prediction_tokens for each in finished
+            ),
         },
     }
 
@@ -239,15 +243,15 @@ def account_of(done: Generation) -> Json:
     return {
         "seconds": round(done.seconds, 4),
         "time_to_first_token_s": round(done.time_to_first_token_s, 4),
-        "tokens": done.tokens,
-        "rounds": done.rounds,
-        "accepted": done.accepted,
-        "offered": done.offered,
-        "plain_pass_s": done.plain_pass_s,
-        "coordinator": done.coordinator,
-        "verifiers": [asdict(each) for each in done.verifiers],
-        "drafters": [asdict(each) for each in done.drafters],
-        "why": list(done.why),
+        "tokens": done.usage.completion_tokens,
+        "rounds": done.swarm.rounds,
+        "accepted": done.swarm.accepted,
+        "offered": done.swarm.offered,
+        "plain_pass_s": done.swarm.plain_pass_s,
+        "coordinator": done.swarm.coordinator,
+        "verifiers": [asdict(each) for each in done.swarm.verifiers],
+        "drafters": [asdict(each) for each in done.swarm.drafters],
+        "why": list(done.swarm.why),
         "proof": proof_of(done),
     }
 

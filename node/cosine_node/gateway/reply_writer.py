@@ -14,7 +14,6 @@ from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.event_stream import EventStream, Headers, sent_event
 from cosine_node.gateway.fields import told_ignored
-from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
@@ -116,7 +115,7 @@ class ReplyWriter(ABC):
         if self.started is None:
             return timing
         request = self.started.request
-        reports = [report for each in self.finished for report in each.generation.verifiers]
+        reports = [report for each in self.finished for report in each.generation.swarm.verifiers]
         verifiers = [report.peer_id for report in reports] or self.started.serving()
         return [
             *timing,
@@ -205,23 +204,23 @@ MakeWriter = Callable[..., ReplyWriter]
 
 def reason_of(finished: ChoiceFinished) -> str:
     """OpenAI's `finish_reason`."""
-    reason = FINISHED_REASONS[finished.generation.finish_reason]
+    reason = finished.generation.finish_reason
     return "tool_calls" if finished.generation.tool_calls and reason == "stop" else reason
 
 
 def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
     """The `metrics` of a response: speculative decoding over all choices, and the model's generation config."""
     drafters: dict[str, Json] = {}
-    for report in (report for each in generations for report in each.drafters):
+    for report in (report for each in generations for report in each.swarm.drafters):
         entry = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
         total = drafters.setdefault(report.peer_id, entry)
         total["drafted"] += report.drafted
         total["accepted"] += report.accepted
-    drafted = sum(each.drafted for each in generations)
-    offered = sum(each.offered for each in generations)
-    accepted = sum(each.accepted for each in generations)
-    rounds = sum(each.rounds for each in generations)
-    tokens = sum(each.tokens for each in generations)
+    drafted = sum(each.swarm.drafted for each in generations)
+    offered = sum(each.swarm.offered for each in generations)
+    accepted = sum(each.swarm.accepted for each in generations)
+    rounds = sum(each.swarm.rounds for each in generations)
+    tokens = sum(each.usage.completion_tokens for each in generations)
     return {
         "speculative_decoding": {
             "drafted": drafted,
@@ -231,8 +230,8 @@ def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
             "rounds": rounds,
             "tokens_per_round": round(tokens / rounds, 4) if rounds else 0.0,
             "drafters": list(drafters.values()),
-            "origins": [asdict(origin) for origin in joined_origins(each.origins for each in generations)],
-            "strategy": generations[0].strategy,
+            "origins": [asdict(origin) for origin in joined_origins(each.swarm.origins for each in generations)],
+            "strategy": generations[0].swarm.strategy,
             "seed": seed,
         },
         "generation_config": own_config(generations[0].generation_config),

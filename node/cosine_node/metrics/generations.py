@@ -9,9 +9,6 @@ from cosine_p2p.request.results import Generation
 ABANDONED: Final = "abort"
 """vLLM's `finished_reason` of aborted requests."""
 
-FINISHED_REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
-"""OpenAI's `finish_reason` for each of a generation's."""
-
 # Bounds of histograms, in seconds: from an embedded model on a local network to a large one across an ocean.
 FIRST_TOKEN_S: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 OUTPUT_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
@@ -43,12 +40,12 @@ class GenerationMetrics:
 
     def observe(self, done: Generation) -> None:
         """Count a generation that has finished."""
-        self._count(done, FINISHED_REASONS[done.finish_reason])
+        self._count(done, done.finish_reason)
         self._whole.labels(self._model).observe(done.seconds)
-        if done.tokens:
+        if done.usage.completion_tokens:
             self._first.labels(self._model).observe(done.time_to_first_token_s)
-        if done.tokens > 1:
-            per_token_s = (done.seconds - done.time_to_first_token_s) / (done.tokens - 1)
+        if done.usage.completion_tokens > 1:
+            per_token_s = (done.seconds - done.time_to_first_token_s) / (done.usage.completion_tokens - 1)
             self._each.labels(self._model).observe(per_token_s)
 
     def observe_abandoned(self, part: Generation) -> None:
@@ -57,14 +54,14 @@ class GenerationMetrics:
 
     def _count(self, generation: Generation, reason: str) -> None:
         for counter, amount in (
-            (self._prompt, generation.prompt_tokens),
-            (self._output, generation.tokens),
-            (self._drafted, generation.drafted),
-            (self._accepted, generation.accepted),
-            (self._rounds, generation.rounds),
+            (self._prompt, generation.usage.prompt_tokens),
+            (self._output, generation.usage.completion_tokens),
+            (self._drafted, generation.swarm.drafted),
+            (self._accepted, generation.swarm.accepted),
+            (self._rounds, generation.swarm.rounds),
         ):
             counter.labels(self._model).inc(amount)
-        for origin in generation.origins:
+        for origin in generation.swarm.origins:
             # Drafters choose the names of their domains, so these would make an unbounded number of labels.
             name = "copied" if origin.is_copied else origin.source if origin.is_own else "drafter"
             self._origins.labels(self._model, name).inc(origin.tokens)

@@ -50,14 +50,16 @@ class Trend:
     def observe(self, done: Generation) -> None:
         self._observer.observe(done)
         took_s = done.seconds - done.time_to_first_token_s
-        if done.tokens > 1 and took_s > 0 and done.rounds:
+        if done.usage.completion_tokens > 1 and took_s > 0 and done.swarm.rounds:
             self.points.append(
                 {
                     "unix_s": round(self._unix_s(), 3),
-                    "tokens": done.tokens,
-                    "tokens_per_s": round((done.tokens - 1) / took_s, 2),
-                    "tokens_per_pass": round(done.tokens / done.rounds, 3),
-                    "acceptance": round(done.accepted / done.offered, 4) if done.offered else None,
+                    "tokens": done.usage.completion_tokens,
+                    "tokens_per_s": round((done.usage.completion_tokens - 1) / took_s, 2),
+                    "tokens_per_pass": round(done.usage.completion_tokens / done.swarm.rounds, 3),
+                    "acceptance": round(done.swarm.accepted / done.swarm.offered, 4)
+                    if done.swarm.offered
+                    else None,
                 }
             )
 

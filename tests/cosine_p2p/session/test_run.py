@@ -36,14 +36,22 @@ def test_progress_grows_into_the_result() -> None:
     assert (first.tokens, first.rounds, first.serving, first.drafters) == (0, 0, (), ())
     assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
     assert all(len(p.serving) == 1 for p in seen[1:-1])
-    assert (last.tokens, last.rounds, last.accepted) == (result.tokens, result.rounds, result.accepted)
-    assert last.drafters == result.drafters and last.tried == ()
+    assert (last.tokens, last.rounds, last.accepted) == (
+        result.usage.completion_tokens,
+        result.swarm.rounds,
+        result.swarm.accepted,
+    )
+    assert last.drafters == result.swarm.drafters and last.tried == ()
 
 
 def test_the_origins_of_a_text_add_up_to_it_also_where_a_stop_string_cuts_a_commit() -> None:
     _, whole = generated()
-    assert sum(origin.tokens for origin in whole.origins) == whole.tokens == TOKENS
-    assert {origin.name for origin in whole.origins} >= {"code", "target alone"}
+    assert sum(origin.tokens for origin in whole.swarm.origins) == whole.usage.completion_tokens == TOKENS
+    assert {origin.name for origin in whole.swarm.origins} >= {"code", "target alone"}
     for start in (8, 13):
         _, cut = generated([whole.text[start : start + 4]])
-        assert sum(origin.tokens for origin in cut.origins) == cut.tokens < whole.tokens
+        assert (
+            sum(origin.tokens for origin in cut.swarm.origins)
+            == cut.usage.completion_tokens
+            < whole.usage.completion_tokens
+        )

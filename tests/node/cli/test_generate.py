@@ -100,7 +100,7 @@ def test_a_folder_of_texts_is_drafted_from(generate: Run, tmp_path: Path, monkey
     (tmp_path / "text").write_text(expected_text(60), "utf-8")
     without, drafted = (json.loads(generate(*asked, *own).out) for own in ((), ("--draft-from", str(tmp_path))))
     assert drafted["text"] == without["text"] == expected_text(60)
-    assert drafted["rounds"] < without["rounds"]
+    assert drafted["swarm"]["rounds"] < without["swarm"]["rounds"]
     told = generate(*asked, "--draft-from", str(tmp_path / "text"))
     assert (told.code, "no folder of texts" in told.out) == (2, True)
 

@@ -29,7 +29,7 @@ def raced_text(seconds: float, *, tokens: int = 10, rounds: int = 10, accepted: 
     """A generation whose accepted tokens were drafted by the experts of mathematics and code."""
     return generation(
         token_ids=tuple(range(tokens)),
-        tokens=tokens,
+        completion_tokens=tokens,
         finish_reason="length",
         seconds=seconds,
         time_to_first_token_s=0.1,

@@ -198,8 +198,8 @@ def test_such_a_drafter_speeds_a_target_up_and_changes_nothing() -> None:
     helped, still_open = _generated(with_drafter=True)
     assert helped.text == alone.text
     assert TEXT.startswith("When the ferry" + helped.text)
-    assert helped.accepted > 0
-    assert helped.rounds < alone.rounds
+    assert helped.swarm.accepted > 0
+    assert helped.swarm.rounds < alone.swarm.rounds
     assert still_open == [0, 0]
 
 

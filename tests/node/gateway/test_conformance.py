@@ -142,7 +142,7 @@ def test_a_fault_is_500_or_an_error_in_the_stream_without_its_reason(
         async with aclosing(chunks_of(run)) as chunks:
             async for chunk in chunks:
                 yield chunk
-                if run.result().tokens > 5:
+                if run.result().usage.completion_tokens > 5:
                     await fail()
 
     if is_streamed:

@@ -81,7 +81,7 @@ def test_the_last_piece_of_several_choices_carries_the_metrics(includes_usage: b
 
 
 def test_a_chat_has_reasoning_and_calls_which_begin_with_their_names_in_pieces() -> None:
-    ending: Any = {"finish_reason": "eos", "tool_calls": CALLS, "reasoning_tokens": 4}
+    ending: Any = {"finish_reason": "stop", "tool_calls": CALLS, "reasoning_tokens": 4}
     body = whole(CHATS, reply_events(ALL_PARTS, **ending))
     (choice,) = body["choices"]
     functions = [{"name": call.name, "arguments": call.arguments} for call in CALLS]
@@ -244,10 +244,10 @@ def test_a_message_has_a_block_for_everything_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "sequence"),
     [
-        ({"finish_reason": "eos"}, "end_turn", None),
+        ({"finish_reason": "stop"}, "end_turn", None),
         ({"finish_reason": "stop", "stop_text": "\n\n"}, "stop_sequence", "\n\n"),
-        ({"finish_reason": "length", "tokens": 24}, "max_tokens", None),
-        ({"finish_reason": "length", "tokens": 23}, "model_context_window_exceeded", None),
+        ({"finish_reason": "length", "completion_tokens": 24}, "max_tokens", None),
+        ({"finish_reason": "length", "completion_tokens": 23}, "model_context_window_exceeded", None),
     ],
 )
 def test_a_message_says_why_it_ended(changes: dict[str, Any], reason: str, sequence: str | None) -> None:

@@ -47,7 +47,7 @@ def test_a_verifiers_figures() -> None:
     counts = [
         value(registry, verifier, f"{spec}_{what}_tokens_total") for what in ("accepted", "draft", "received")
     ]
-    assert counts[0] == generation.accepted
+    assert counts[0] == generation.swarm.accepted
     assert sorted(map(float, filter(None, counts))) == counts
     for name, expected in (
         ("cosine:node_requests_opened_total", 1),
@@ -92,7 +92,7 @@ def test_drafters_of_one_process_are_told_apart() -> None:
     for node in drafters:
         assert all(value(registry, node, name) for name in names)
         assert value(registry, node, "cosine:drafter_live_acceptance", weights="since") == 0.75
-    assert sum(value(registry, node, names[0]) or 0 for node in drafters) >= generation.drafted
+    assert sum(value(registry, node, names[0]) or 0 for node in drafters) >= generation.swarm.drafted
     text = generate_latest(registry).decode()
     assert text.count("# TYPE cosine:drafter_busy_total counter") == 1
     assert "cosine:verifier" not in text
@@ -138,15 +138,15 @@ def test_generations_are_added_up() -> None:
 
 def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:
     registry = CollectorRegistry()
-    GenerationMetrics(registry, model_name=MODEL).observe_abandoned(generation(tokens=3))
+    GenerationMetrics(registry, model_name=MODEL).observe_abandoned(generation(completion_tokens=3))
     assert generation_value(registry, "generation_tokens_total") == 3
     assert generation_value(registry, "request_success_total", finished_reason="abort") == 1
     assert generation_value(registry, "e2e_request_latency_seconds_count") is None
     # Short outputs have no time per further token.
     registry = CollectorRegistry()
     metrics = GenerationMetrics(registry, model_name=MODEL)
-    metrics.observe(generation(tokens=1))
-    metrics.observe(generation(tokens=0))
+    metrics.observe(generation(completion_tokens=1))
+    metrics.observe(generation(completion_tokens=0))
     assert generation_value(registry, "time_to_first_token_seconds_count") == 1
     assert generation_value(registry, "time_per_output_token_seconds_count") is None
     assert generation_value(registry, "e2e_request_latency_seconds_count") == 2

@@ -56,9 +56,9 @@ async def generate(home: ScriptedEngine | None, *, clients: int = 1) -> list[Gen
             run = await client.start("hello", max_new_tokens=TOKENS, seed=number)
             sources = {chunk.source async for chunk in run.chunks()}
             done.append(run.result())
-            assert (HOME_SOURCE in sources) == bool(done[-1].home_tokens)
+            assert (HOME_SOURCE in sources) == bool(done[-1].swarm.home_tokens)
         assert isinstance(member.service, VerifierService)
-        assert member.service.counts.home_nodes == sum(each.home_tokens for each in done)
+        assert member.service.counts.home_nodes == sum(each.swarm.home_tokens for each in done)
         assert (member.home_use.passes > 0) == (member.home_use.busy_s > 0.0)
         assert member.home_use.passes > 0 or not member.service.counts.home_nodes
         return done
@@ -70,10 +70,10 @@ def test_a_home_drafter_makes_the_same_text_sooner_is_named_and_keeps_nothing() 
     assert home.open_sequences <= 1
     assert helped.token_ids == plain.token_ids
     assert helped.seconds < 0.8 * plain.seconds
-    assert helped.home_tokens > TOKENS // 4 and not helped.accepted and not helped.drafters
-    assert plain.home_tokens == 0
-    assert sum(origin.tokens for origin in helped.origins) == helped.tokens
-    assert f"verifier's drafter {helped.home_tokens}" in told_origins(helped.origins)
+    assert helped.swarm.home_tokens > TOKENS // 4 and not helped.swarm.accepted and not helped.swarm.drafters
+    assert plain.swarm.home_tokens == 0
+    assert sum(origin.tokens for origin in helped.swarm.origins) == helped.usage.completion_tokens
+    assert f"verifier's drafter {helped.swarm.home_tokens}" in told_origins(helped.swarm.origins)
 
 
 def test_a_home_drafter_that_is_always_wrong_costs_little() -> None:

@@ -101,7 +101,7 @@ def test_the_text_is_that_of_plain_decoding(
     helped, plain = (
         generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
     )
-    assert helped.token_ids == plain.token_ids and plain.tokens == TOKENS
+    assert helped.token_ids == plain.token_ids and plain.usage.completion_tokens == TOKENS
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
@@ -123,9 +123,9 @@ def test_a_layer_that_knows_the_target_saves_most_passes(
     helped, plain = (
         generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
     )
-    assert helped.token_ids == plain.token_ids and plain.tokens == TOKENS
+    assert helped.token_ids == plain.token_ids and plain.usage.completion_tokens == TOKENS
     # A greedy text repeats itself, and prompt lookup copies its end.
-    assert helped.home_tokens > TOKENS // 4 and helped.rounds < TOKENS // 2
+    assert helped.swarm.home_tokens > TOKENS // 4 and helped.swarm.rounds < TOKENS // 2
 
 
 @pytest.mark.parametrize("model", ["llama", "mamba"])

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_p2p.request.origins import told_origins
+from cosine_p2p.request.results import Generation
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import Tone, author_mark, author_tone, beside, clean_text, cut, fit, flow, toned
 from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
@@ -17,8 +18,6 @@ from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot, Speed
 
 PLOT_FROM_HEIGHT: Final = 30  # Rows of the pane with enough room for a plot of the speed.
 PLAIN_LINE: Final = "╌"  # The level of plain decoding where it is not covered by a bar.
-_FINISHED: Final = {"eos": " at its end", "length": " at the length limit", "stop": " at a stop string"}
-"""Words by finish reason."""
 _SUPERSCRIPTS: Final = str.maketrans("abcdefghijklmnoprstuvwxyz=", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁼")
 
 
@@ -27,6 +26,12 @@ def request_title(request: RequestView | None) -> str:
         return "Request"
     about = "yours" if request.is_own else ""
     return " · ".join(filter(None, (f"Request {request.number}", about, request.label)))
+
+
+def _ended(done: Generation) -> str:
+    if done.finish_reason == "length":
+        return " at the length limit"
+    return " at its end" if done.stop_text is None else " at a stop string"
 
 
 def request_pane(
@@ -79,7 +84,7 @@ def _head(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: in
     """State, prompt, figures, speed and authors; the speed is a plot where that has rows."""
     state = request.state
     done = request.account if state is RequestState.FINISHED else None
-    ended = _FINISHED.get(done.finish_reason, "") if done is not None else ""
+    ended = _ended(done) if done is not None else ""
     seed = "" if request.seed is None else f"seed {request.seed}"
     facts = filter(None, (request.strategy, _served(snapshot, request), seed))
     stated = toned(f"{state.sign} {state.word}{ended}", STATE_TONES[state])
@@ -186,17 +191,20 @@ def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
         known = "The figures of the whole follow when the request is over."
         yield "", known if not request.state.is_over else "It never began at a verifier."
         return
-    for report in account.verifiers:
+    for report in account.swarm.verifiers:
         committed = formatting.counted(report.tokens, "token")
         yield f"verifier {formatting.short_name(report.peer_id)}", f"committed {committed}"
-    yield "prompt", formatting.counted(account.prompt_tokens, "token")
-    yield "drafted", f"{formatting.counted(account.drafted, 'token')} in trees"
-    hits = formatting.percent(account.accepted / account.offered if account.offered else None)
-    offered = formatting.counted(account.offered, "token")
-    yield "guessed", f"{offered} of the text in time, {account.accepted:,} of them right ({hits})"
+    yield "prompt", formatting.counted(account.usage.prompt_tokens, "token")
+    yield "drafted", f"{formatting.counted(account.swarm.drafted, 'token')} in trees"
+    hits = formatting.percent(account.swarm.accepted / account.swarm.offered if account.swarm.offered else None)
+    offered = formatting.counted(account.swarm.offered, "token")
+    yield "guessed", f"{offered} of the text in time, {account.swarm.accepted:,} of them right ({hits})"
     yield "by origin", told_origins(request.origins)
-    yield "near ties", f"{account.near_ties:,}"
-    sent, received = formatting.file_size(account.bytes_sent), formatting.file_size(account.bytes_received)
+    yield "near ties", f"{account.swarm.near_ties:,}"
+    sent, received = (
+        formatting.file_size(account.swarm.bytes_sent),
+        formatting.file_size(account.swarm.bytes_received),
+    )
     yield "traffic", f"{sent} sent, {received} received"
 
 

@@ -157,7 +157,7 @@ class MessageWriter(OneTextWriter):
     def _ending(self, done: Generation) -> Json:
         reason, sequence = "end_turn", None
         if done.finish_reason == "length":
-            is_bound = done.tokens >= self.most_tokens
+            is_bound = done.usage.completion_tokens >= self.most_tokens
             reason = "max_tokens" if is_bound else "model_context_window_exceeded"
         elif self.blocks.has_calls:
             reason = "tool_use"
@@ -175,9 +175,9 @@ def message_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWri
 def usage(done: Generation) -> Json:
     """Token counts; cached prompt tokens are counted separately, and writing them to the cache is free."""
     return {
-        "input_tokens": done.prompt_tokens - done.cached_tokens,
+        "input_tokens": done.usage.prompt_tokens - done.usage.cached_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": done.cached_tokens,
-        "output_tokens": done.tokens,
-        "output_tokens_details": {"thinking_tokens": done.reasoning_tokens},
+        "cache_read_input_tokens": done.usage.cached_tokens,
+        "output_tokens": done.usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": done.usage.reasoning_tokens},
     }

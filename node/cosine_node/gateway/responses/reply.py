@@ -115,11 +115,11 @@ def told_again(body: Body, tools: Tools) -> Json:
 def usage(done: Generation) -> Json:
     """Token counts; writing prompt tokens to the cache is free and not counted."""
     return {
-        "input_tokens": done.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": done.tokens,
-        "output_tokens_details": {"reasoning_tokens": done.reasoning_tokens},
-        "total_tokens": done.prompt_tokens + done.tokens,
+        "input_tokens": done.usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": done.usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": done.usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": done.usage.reasoning_tokens},
+        "total_tokens": done.usage.total_tokens,
     }
 
 
