@@ -71,6 +71,8 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # Ctrl-C may end one answer of a conversation.
+            process_group=0,
         )
         self._pid = os.getpid()
         finalize(self, _end, self._process, self._pid)

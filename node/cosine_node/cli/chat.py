@@ -39,12 +39,12 @@ def chat(
     line.say("Looking for peers")
     with closing(LoopThread(client.close, name="cosine-chat")) as thread:
         thread.wait(thread.submit(client.connect))
-        line.clear()
+        line.end()
         begun: list[Message] = [{"role": "system", "content": system}] if system else []
-        converse(begun, lambda messages: TextStream(thread, client.stream(messages)), line)
+        converse(begun, lambda messages: TextStream(thread, client.stream(messages)))
 
 
-def converse(messages: list[Message], answering: Answering, line: WaitingLine) -> None:
+def converse(messages: list[Message], answering: Answering) -> None:
     """Read questions and show answers until the end of the input. Raises what the first answer raises."""
     is_seen = sys.stdin.isatty()
     if is_seen:
@@ -56,11 +56,10 @@ def converse(messages: list[Message], answering: Answering, line: WaitingLine) -
             continue
         messages.append({"role": "user", "content": question})
         try:
-            answer = _answer(answering(messages), line)
+            answer = _answer(answering(messages))
         except CosineError as error:
             if is_first or not is_seen:
                 raise
-            line.clear()
             show(sys.stderr, f"{error}\n")
             answer = ""
         is_first = False
@@ -81,19 +80,21 @@ def _read_question(prompt: str) -> str | None:
         return ""
 
 
-def _answer(stream: TextStream, line: WaitingLine) -> str:
+def _answer(stream: TextStream) -> str:
     """Show an answer as it comes, until its end or Ctrl-C, and return its content."""
-    content = ""
+    content, line = "", WaitingLine(sys.stderr)
     line.say("Waiting for an answer")
     try:
         with stream:
             for chunk in stream:
                 if chunk.text:
-                    line.clear()
+                    line.end()
                     show(sys.stdout, chunk.text)
                 content += "".join(part.text for part in chunk.parts if isinstance(part, Content))
     except KeyboardInterrupt:
-        line.clear()
+        line.end()
         show(sys.stdout, " [stopped]")
+    finally:
+        line.end()
     show(sys.stdout, "\n")
     return content

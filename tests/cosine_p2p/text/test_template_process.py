@@ -62,6 +62,8 @@ def test_a_template_gives_a_text_again_and_again_and_its_process_ends_with_it() 
     assert {processes.render(template, CHAT, now=NOW) for _ in range(3)} == {"<user>hé 🙂"}
     [kept] = processes._idle
     pid = kept._process.pid
+    # Ctrl-C in a terminal is for the processes of this group.
+    assert os.getpgid(pid) != os.getpgid(0)
     del kept, processes
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cosine_node.cli.chat import converse
-from cosine_node.terminal.waiting import WaitingLine
 from cosine_p2p.replies.parts import Content, Reasoning
 from cosine_p2p.request.results import Chunk
 from cosine_protocol.errors import GenerationFailed
@@ -58,7 +57,7 @@ def talk(monkeypatch: pytest.MonkeyPatch, questions: str, *answers: str | Except
             raise answer
         return Stream(answer)
 
-    converse(list(BEGUN), answering, WaitingLine(io.StringIO()))
+    converse(list(BEGUN), answering)
     return asked
 
 
