@@ -114,6 +114,7 @@ class LoopThread:
             self._loop.run_until_complete(end_all(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            atexit.unregister(self.close)
             if not self._left.done():
                 self._left.set_result(None)
 

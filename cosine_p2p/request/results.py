@@ -167,12 +167,12 @@ class Generation:
     swarm: SwarmReport = SwarmReport()
     seconds: float
     time_to_first_token_s: float
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
     """An entry for each of `token_ids`, if requested."""
-    prompt_logprobs: tuple[NamedToken, ...] = ()
+    prompt_logprobs: tuple[NamedToken, ...] = field(default=(), repr=False)
     """An entry for each token of the prompt, if requested; the first has no log-probability."""
     generation_config: AppliedConfig = AppliedConfig()
-    audit: AuditReport | None = None
+    audit: AuditReport | None = field(default=None, repr=False)
     """None if the client audits nothing."""
 
 

@@ -5,6 +5,7 @@ import gc
 import inspect
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
@@ -122,6 +123,7 @@ def test_a_client_joins_with_its_first_call_and_leaves_when_nobody_has_it() -> N
         return Noted((await joining()()).swarm)
 
     client = Client(join=join)
+    thread = weakref.ref(client._thread)
     assert joined == []
     with pytest.raises(UsageError, match="max_new_tokens"):
         client.generate(PROMPT, max_new_tokens=-1)
@@ -136,6 +138,8 @@ def test_a_client_joins_with_its_first_call_and_leaves_when_nobody_has_it() -> N
     del stream, future
     gc.collect()
     assert left.wait(10.0)
+    while thread() is not None:
+        gc.collect()
 
 
 class Work:
