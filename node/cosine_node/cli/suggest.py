@@ -11,7 +11,7 @@ from cosine_node.cli.asking import survey_once
 from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, several, takes_options
 from cosine_node.stages.part_sizes import size_text
 from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import say, show
+from cosine_node.terminal.printing import printable, say, show
 from cosine_p2p.access import Access
 from cosine_p2p.directory.served_targets import served_targets
 from cosine_p2p.invitation import SCHEME
@@ -52,7 +52,7 @@ async def _suggest(peers: tuple[str, ...], options: ClientOptions, *, as_json: b
         way = (peers[0], *(() if peers[0].startswith(SCHEME) else access.entrance))
         say("Looking at the swarm")
         sights = (await survey_once(peers, access, target)).nodes
-        served = served_targets(sight.record for sight in sights)
+        served = served_targets(sight.record for sight in sights if not sight.reason)
         target = target or (served[0].name if served else "")
         nodes = tuple(sight for sight in sights if sight.record.target == target)
     if not target:
@@ -78,4 +78,6 @@ def lines_of(here: "MeasuredMachine", advice: "Advice") -> list[str]:
         lines += ["", f"{number}. {one.why}", f"   {one.command}", f"   {one.expect}"]
     if not advice.suggestions:
         lines += ["", "Nothing that this machine could run would help now."]
-    return lines + [""] * bool(advice.reasons) + [f"Not suggested: {reason}" for reason in advice.reasons]
+    lines += [""] * bool(advice.reasons) + [f"Not suggested: {reason}" for reason in advice.reasons]
+    # Nodes name their target.
+    return [printable(line) for line in lines]
