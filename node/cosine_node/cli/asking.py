@@ -2,11 +2,13 @@
 
 import logging
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
@@ -48,8 +50,11 @@ async def survey_once(initial_peers: tuple[str, ...], access: Access, target: st
     from cosine_node.doctor.swarm import first_survey
     from cosine_p2p.survey import Surveyor
 
+    line, stage = WaitingLine(sys.stderr), Stage("Looking at the swarm")
     async with AsyncExitStack() as stack:
-        swarm = await joining_once(initial_peers, access)()
+        await stack.enter_async_context(telling_stages(line, lambda: stage.sentence))
+        stack.callback(line.end)
+        swarm = await joining_once(initial_peers, access, note=stage.change)()
         stack.push_async_callback(swarm.close)
         surveyor = Surveyor(swarm, target=target)
         stack.push_async_callback(surveyor.close)

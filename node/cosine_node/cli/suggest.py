@@ -50,7 +50,6 @@ async def _suggest(peers: tuple[str, ...], options: ClientOptions, *, as_json: b
     if peers:
         access = Access.of(options)
         way = (peers[0], *(() if peers[0].startswith(SCHEME) else access.entrance))
-        say("Looking at the swarm")
         sights = (await survey_once(peers, access, target)).nodes
         served = served_targets(sight.record for sight in sights if not sight.reason)
         target = target or (served[0].name if served else "")
@@ -77,7 +76,7 @@ def lines_of(here: "MeasuredMachine", advice: "Advice") -> list[str]:
     for number, one in enumerate(advice.suggestions, 1):
         lines += ["", f"{number}. {one.why}", f"   {one.command}", f"   {one.expect}"]
     if not advice.suggestions:
-        lines += ["", "Nothing that this machine could run would help now."]
+        lines += ["", "Nothing to suggest now."]
     lines += [""] * bool(advice.reasons) + [f"Not suggested: {reason}" for reason in advice.reasons]
     # Nodes name their target.
     return [printable(line) for line in lines]

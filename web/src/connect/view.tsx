@@ -88,7 +88,7 @@ function Suggestions() {
           <p class="faint">{name(expect, 400)}</p>
         </div>
       ))}
-      {advice?.suggestions.length === 0 && <p>Nothing that this machine could run would help now.</p>}
+      {advice?.suggestions.length === 0 && <p>Nothing to suggest now.</p>}
       {advice?.reasons.map((reason) => <p class="faint">Not suggested: {name(reason, 400)}</p>)}
     </div>
   );
