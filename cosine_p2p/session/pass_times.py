@@ -9,7 +9,7 @@ from cosine_protocol.messages import PassStats
 LATEST_PASSES: Final = 64  # Four seconds of passes of 60 ms.
 
 
-class PassTimes:
+class ReportedPasses:
     """The latest times of passes after the prompt's, with and without draft nodes."""
 
     def __init__(self) -> None:

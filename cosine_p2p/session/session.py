@@ -32,7 +32,7 @@ from cosine_p2p.session.delegation import Coordinator, Delegation
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
 from cosine_p2p.session.drafts import Drafts
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.pass_times import PassTimes
+from cosine_p2p.session.pass_times import ReportedPasses
 from cosine_p2p.session.stall import CHECK_EVERY_S, Watch
 from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
 from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
@@ -95,7 +95,7 @@ class SessionCounts:
     accepted: int = 0
     home_tokens: int = 0
     cached_tokens: int = 0
-    passes: PassTimes = field(default_factory=PassTimes)
+    passes: ReportedPasses = field(default_factory=ReportedPasses)
     tokens_by_verifier: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     why: list[str] = field(default_factory=list)

@@ -17,7 +17,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedStage, even_parts
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.runner import ChainRunner
@@ -213,7 +213,7 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(self, *, is_warm: bool = False) -> Member:
+    async def head(self, *, is_warm: bool = False) -> SimulatedMember:
         """Add a head over present stages, which keeps a second chain warm if `is_warm`. Raises `NoChain`."""
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()

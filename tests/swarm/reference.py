@@ -9,7 +9,7 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
-from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedMember, SimulatedSwarm
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import Pass
@@ -124,7 +124,7 @@ async def generated(
         return started.result()
 
 
-async def heard(run: Run, *, losing: Sequence[Member] = ()) -> Run:
+async def heard(run: Run, *, losing: Sequence[SimulatedMember] = ()) -> Run:
     """Read a text to its end. The first verifier vanishes after some tokens if it is in `losing`."""
     tokens, first = 0, run.verifiers[0]
     async for chunk in run.chunks():

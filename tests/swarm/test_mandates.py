@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.request.results import Generation
@@ -28,10 +28,10 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 ONE_WAY_S = 0.05
 SETTLE_S = 8.0
 
-Meddle = Callable[[SimulatedSwarm, list[Member]], Awaitable[None]]
+Meddle = Callable[[SimulatedSwarm, list[SimulatedMember]], Awaitable[None]]
 
 
-async def _nothing(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+async def _nothing(swarm: SimulatedSwarm, verifiers: list[SimulatedMember]) -> None:
     return
 
 
@@ -90,7 +90,7 @@ def test_a_verifier_that_declines_costs_nothing_but_the_question() -> None:
 
 
 def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() -> None:
-    async def kill(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+    async def kill(swarm: SimulatedSwarm, verifiers: list[SimulatedMember]) -> None:
         await asyncio.sleep(1.2)
         await next(member for member in verifiers if member.service.requests).kill()
 
@@ -127,7 +127,7 @@ def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: 
     def other(*args: Any, **fields: Any) -> Mandate:
         return replace(opened(*args, **fields), drafters=tuple(asked))
 
-    async def choose(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+    async def choose(swarm: SimulatedSwarm, verifiers: list[SimulatedMember]) -> None:
         asked.extend(member.identity.peer_id for member in swarm.members if member.role == "drafter")
 
     altered(monkeypatch, drafters=())

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm, numbered_identity
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
@@ -77,7 +77,7 @@ def questions(client: Identity) -> dict[str, m.Message]:
 
 @in_private
 async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
-    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: SimulatedMember, drafter: SimulatedMember
 ) -> None:
     transport = swarm.join(STRANGER)
     asked = questions(STRANGER)
@@ -102,7 +102,7 @@ async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
 
 @in_private
 async def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it(
-    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: SimulatedMember, drafter: SimulatedMember
 ) -> None:
     client = await swarm.client()
     tokens = 0
@@ -118,7 +118,7 @@ async def test_a_member_is_served_until_its_certificate_ends_and_its_request_end
 
 @in_private
 async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
-    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: SimulatedMember, drafter: SimulatedMember
 ) -> None:
     revoked, other = numbered_identity(20), numbered_identity(21)
     client = await swarm.client(identity=revoked)

@@ -13,7 +13,7 @@ import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import TOKEN_BYTES, Ring, even_parts
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
@@ -36,7 +36,7 @@ BESIDE: Final[dict[str, Any]] = {"share": SHARE, "curve": FLAT, "one_way_s": 0.0
 """A verifier with its own drafter that shares its processor with other drafters."""
 
 
-async def share_processor(verifier: Member, drafters: Sequence[Member], *, share: float) -> None:
+async def share_processor(verifier: SimulatedMember, drafters: Sequence[SimulatedMember], *, share: float) -> None:
     """Lengthen the verifier's passes by `share` for each drafter that has run a pass lately."""
     before = [0] * len(drafters)
     while True:

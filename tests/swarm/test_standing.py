@@ -15,7 +15,7 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine, scripted_logits
 from cosine_lab.simulation.stages import Ring, even_parts
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm, numbered_identity
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.scenes import in_virtual_time
@@ -86,7 +86,7 @@ async def outcome(
     """
     async with SimulatedSwarm() as swarm:
         addresses = swarm.network.addresses if in_one_range else {}
-        ring, right, present = None, set[str](), dict[str, Member]()
+        ring, right, present = None, set[str](), dict[str, SimulatedMember]()
         if over_one_stage:
             parts = zip(even_parts(2), (target_engine, make_liar), strict=True)
             stages = [await swarm.stage(part, whole, curve=FAST) for part, whole in parts]

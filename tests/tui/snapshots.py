@@ -18,7 +18,7 @@ from cosine_tui.state.snapshot import (
     Moment,
     NodeView,
     OriginView,
-    Reachability,
+    Reached,
     RequestState,
     RequestView,
     Snapshot,
@@ -66,7 +66,7 @@ def node_of(peer_id: str, *, record: NodeRecord | None = None, **changes: Any) -
     fields: dict[str, Any] = {
         "record": record or record_of(0, Role.VERIFIER, peer_id=peer_id, **VERIFIER_RECORD),
         "load": 2,
-        "reachability": Reachability.UP,
+        "reachability": Reached.UP,
         "reason": "",
         "since_s": 0.0,
         "rtt_ms": 41.2,
@@ -169,9 +169,7 @@ STANDING = Standing(
 )
 NODES = (
     node_of(VERIFIER),
-    node_of(
-        SPARE, reachability=Reachability.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None
-    ),
+    node_of(SPARE, reachability=Reached.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None),
     drafter_of(CODE, "code", 1, standing=STANDING, emulated="60/6@10"),
     drafter_of(MATH, "math", 2, load=16),
 )

@@ -12,7 +12,7 @@ from cosine_tui.state.snapshot import (
     Event,
     EventKind,
     NodeView,
-    Reachability,
+    Reached,
     RequestDescription,
     RequestState,
     Standing,
@@ -63,7 +63,7 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     lost = sight_of(3, reason=LOST_REASON)
     state.add_survey(survey_of(replace(lost, record=replace(lost.record, emulated="60/6@10"))), 5.0)
     node = state.snapshot(6.0).nodes[0]
-    assert (node.reachability, node.reason, node.since_s) == (Reachability.LOST, LOST_REASON, 5.0)
+    assert (node.reachability, node.reason, node.since_s) == (Reached.LOST, LOST_REASON, 5.0)
     assert state.snapshot(6.0).note == "emulated devices: 60/6@10"
 
 
@@ -106,7 +106,7 @@ def test_when_a_swarm_is_lost(sights: tuple[NodeSight, ...], problem: str, knew:
     assert why_lost(survey_of(*sights, problem=problem), has_known_nodes=knew) == why
 
 
-UP, DOWN = Reachability.UP, Reachability.LOST
+UP, DOWN = Reached.UP, Reached.LOST
 
 
 def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tuple[EventKind, str]]:
@@ -125,7 +125,7 @@ def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tupl
     ],
 )
 def test_a_node_that_changes_is_an_event(
-    before: Reachability | None, after: Reachability | None, kinds: list[EventKind]
+    before: Reached | None, after: Reached | None, kinds: list[EventKind]
 ) -> None:
     other = node_of(VERIFIER)
     old, new = (

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here, measure_ring_here
-from cosine_lab.commands.results import rounded, write_result
+from cosine_lab.experiments.results import rounded, write_result
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several, takes_options
 from cosine_node.terminal.help_screen import actions, everyday
 from cosine_node.terminal.printing import say

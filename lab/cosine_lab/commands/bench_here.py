@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_lab.commands.results import rounded, write_result
+from cosine_lab.experiments.results import rounded, write_result
 from cosine_node.cli.asking import client_that_asks_once, joining_once
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import say, show

@@ -27,6 +27,7 @@ import transformers as tf
 from cosine_lab.emulation.cores import on_core
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Prompts, Say, grouped, setup_of
 from cosine_lab.experiments.here import in_turn
+from cosine_lab.experiments.results import rounded
 from cosine_node import zoo
 from cosine_node.engine.base import Row
 from cosine_node.engine.gguf.file import GgufFile
@@ -109,7 +110,9 @@ def run(options: EnginesOptions, *, say: Say) -> JsonRow:
         files = _files(Family(options.family), Path(folder))
         for cores in counts:
             with on_core(usable[:cores]):
-                rows += _rows(options, files, cores, skipped, say, compares=cores == counts[-1])
+                measured = _rows(options, files, cores, skipped, say, compares=cores == counts[-1])
+                # As in the file, so that the table follows from it.
+                rows += map(rounded, measured)
     facts = {"processor": processor_name(), "context_tokens": CONTEXT_TOKENS, "prefix_tokens": PREFIX_TOKENS}
     return {
         "what": "Greedy decoding, passes and numerics of engines with one model, in real time, in turns.",

@@ -23,14 +23,14 @@ from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, g
 from cosine_lab.experiments.progress import CellProgress
 from cosine_lab.report.intervals import bootstrap_interval, medians
 from cosine_node import zoo
-from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
 from cosine_train.training.questions import SUFFIXES, Question, in_turns, read_questions
 
-PLAIN: Final = Way.PLAIN.value
+PLAIN: Final = RacedWay.PLAIN.value
 """The way that all others are compared with."""
 WARM_UP_TOKENS: Final = 8
 """Tokens of the first request of each way, which opens links and loads code."""
@@ -340,7 +340,7 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
     """Return for each round trip, temperature and way the median over prompts, its interval and the worst group."""
     found = []
     for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
-        for way in (Way.COPYING.value, Way.COSINE.value):
+        for way in (RacedWay.COPYING.value, RacedWay.COSINE.value):
             ratios = [row["times_plain"][way] for row in own]
             groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
             whole = [group for group in groups if len(group) == GROUP_PROMPTS] or [ratios]
@@ -352,7 +352,7 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
 
 HERE: Final = Contest(
     what="Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
-    ways={way.value: OPTIONS[way] for way in Way},
+    ways={way.value: OPTIONS[way] for way in RacedWay},
     typical=median,
     findings_of=findings_of,
 )

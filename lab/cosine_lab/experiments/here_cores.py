@@ -24,14 +24,14 @@ from cosine_lab.experiments.here import (
     tokens_by_origin,
 )
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
-from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import Cast, NodeProcess
 from cosine_node.engine.processor import processor_name
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 
 COPYING: Final = "copying"
-COSINE: Final = Way.COSINE.value
+COSINE: Final = RacedWay.COSINE.value
 HOME: Final = "home drafter"
 """The verifier's own drafter alone."""
 BOTH: Final = "cosine, home drafter"
@@ -52,9 +52,9 @@ def options_on_cores(*, quick: bool) -> HereOptions:
 def ways_of(verifier: str, at_home: str | None) -> dict[str, GenerationOptions]:
     """Return the ways that take turns, by name; `at_home` is the verifier with its own drafter, by peer id."""
     # An audit would take time from the verifier of the next request.
-    plain: GenerationOptions = {**OPTIONS[Way.PLAIN], "verifier": verifier, "audit": 0.0}
-    alone: GenerationOptions = {**plain, **OPTIONS[Way.COPYING]}
-    drafted: GenerationOptions = {**plain, **OPTIONS[Way.COSINE]}
+    plain: GenerationOptions = {**OPTIONS[RacedWay.PLAIN], "verifier": verifier, "audit": 0.0}
+    alone: GenerationOptions = {**plain, **OPTIONS[RacedWay.COPYING]}
+    drafted: GenerationOptions = {**plain, **OPTIONS[RacedWay.COSINE]}
     ways = {PLAIN: plain, COPYING: alone, COSINE: drafted}
     return ways | (
         {HOME: {**alone, "verifier": at_home}, BOTH: {**drafted, "verifier": at_home}} if at_home else {}

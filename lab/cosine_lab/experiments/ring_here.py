@@ -34,7 +34,7 @@ from cosine_lab.experiments.here import (
 from cosine_lab.experiments.here_cores import token_shares, with_all_columns
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
 from cosine_node import zoo
-from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import Cast, running_nodes
 from cosine_node.engine.processor import processor_name
 from cosine_node.passes.emulation import Emulation
@@ -157,7 +157,7 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
     """Return for each round trip, temperature and way the speed, the first texts apart, waits and origins."""
     ways, waits, origins = list[JsonRow](), list[JsonRow](), list[JsonRow]()
     for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
-        for way in (Way.COPYING.value, Way.COSINE.value):
+        for way in (RacedWay.COPYING.value, RacedWay.COSINE.value):
             place = {"emulated_rtt_ms": rtt_ms, "temperature": temperature, "way": way}
             ratios = [row["times_plain"][way] for row in own]
             first = [row["times_plain"][way] for row in own if row["prompt"] < FIRST_TEXTS]
@@ -205,7 +205,7 @@ def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterat
         for row in found:
             ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
             ours |= {"domains": experts} if experts else {}
-            ours |= {"max_drafters": 0} if row["way"] == Way.COPYING.value else {}
+            ours |= {"max_drafters": 0} if row["way"] == RacedWay.COPYING.value else {}
             ours |= {"home": GENERALIST} if options.home != "none" else {}
             choice = {"policy": SHIPS}
             helped = run_cell(Cell(strategy=OURS.name, choice=choice, scenario=ours, prompts=prompts))
@@ -225,7 +225,7 @@ def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterat
 RING_HERE: Final = Contest(
     what="Seconds a token of each way over a ring of stages, in turns, by the clock.",
     # An audit would take time from the stages of the next request.
-    ways={way.value: {**OPTIONS[way], "audit": 0.0} for way in Way},
+    ways={way.value: {**OPTIONS[way], "audit": 0.0} for way in RacedWay},
     typical=median,
     findings_of=findings_of,
     warms_all=False,

@@ -42,7 +42,7 @@ from cosine_lab.experiments.experiment import (
     setup_of,
     sum_of_checks,
 )
-from cosine_lab.experiments.tuning import Place, Search, tune
+from cosine_lab.experiments.tuning import Search, TuningPlace, tune
 from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
 from cosine_lab.report.plots import LinePlot, Row, Rows, rows_where
 from cosine_node.zoo.family import Family
@@ -116,19 +116,19 @@ class RttOptions(ExperimentOptions):
             trials=0,
         )
 
-    def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
+    def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[TuningPlace]:
         """Return points of the sweep, or outside it, at every temperature."""
         return [
-            Place(profile, rtt_ms, temperature)
+            TuningPlace(profile, rtt_ms, temperature)
             for temperature, profile, rtt_ms in product(self.temperatures, profiles, rtts_ms)
         ]
 
-    def prompts_at(self, place: Place) -> int:
+    def prompts_at(self, place: TuningPlace) -> int:
         """Return the prompts that all strategies run at a point."""
         return self.prompts if place.profile == self.profile else min(self.side_prompts, self.prompts)
 
     def cell(
-        self, strategy: str, place: Place, choice: OptionValues, *, family: Family = Family.TOY, **more: Any
+        self, strategy: str, place: TuningPlace, choice: OptionValues, *, family: Family = Family.TOY, **more: Any
     ) -> Cell:
         """Return the cell of a strategy at a point, on a family's texts; `more` are fields of its scenario."""
         scenario = {**place._asdict(), "seed": self.seed, "max_new_tokens": self.max_new_tokens, **more}
@@ -138,7 +138,7 @@ class RttOptions(ExperimentOptions):
         )
 
 
-Tuned = Mapping[tuple[str, Place], OptionValues]
+Tuned = Mapping[tuple[str, TuningPlace], OptionValues]
 """Option values of a strategy by its name, for each point."""
 
 
@@ -152,7 +152,7 @@ class PlannedRow:
 
     part: str
     label: str
-    place: Place
+    place: TuningPlace
     cell: Cell
     is_beside: bool = False
     orders: int = 1
@@ -211,7 +211,7 @@ def _tuned(options: RttOptions, say: Say) -> Tuned:
         Search(
             strategy=name,
             seed=options.seed,
-            first=Place(options.profile, options.main_rtt_ms, temperature),
+            first=TuningPlace(options.profile, options.main_rtt_ms, temperature),
             branches=tuple(_branches(options, name, temperature)),
             prompts=options.tuning_prompts,
             tokens=options.tuning_tokens,
@@ -227,7 +227,7 @@ def _tuned(options: RttOptions, say: Say) -> Tuned:
     }
 
 
-def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tuple[Place, ...]]:
+def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tuple[TuningPlace, ...]]:
     """Return the points at which a rival is tuned, away from the middle; one of rounds also without distance."""
     middle = options.main_rtt_ms
     swept = sorted(options.rtts_ms)
@@ -239,7 +239,7 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
         *((profile, [middle, *rounds]) for profile in options.side_profiles if name in options.side_rivals),
     ]
     for profile, rtts_ms in routes:
-        yield tuple(Place(profile, rtt_ms, temperature) for rtt_ms in rtts_ms)
+        yield tuple(TuningPlace(profile, rtt_ms, temperature) for rtt_ms in rtts_ms)
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
@@ -257,7 +257,7 @@ def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
 
 
 def _compared(
-    options: RttOptions, place: Place, rivals: Sequence[str], tuned: Tuned, *, part: str
+    options: RttOptions, place: TuningPlace, rivals: Sequence[str], tuned: Tuned, *, part: str
 ) -> Iterator[PlannedRow]:
     """Return the rows of one point: plain decoding, `cosine` by default, rivals as published and at their best."""
     orders = options.orders if part == "sweep" else 1
@@ -287,7 +287,7 @@ def _compared(
 def row_of(
     plan: PlannedRow,
     results: Sequence[CellResult],
-    plain_s: Mapping[tuple[Family, Place], Mapping[int, float]],
+    plain_s: Mapping[tuple[Family, TuningPlace], Mapping[int, float]],
     *,
     seed: int,
 ) -> JsonRow:

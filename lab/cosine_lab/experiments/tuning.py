@@ -11,7 +11,7 @@ Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
 
 
-class Place(NamedTuple):
+class TuningPlace(NamedTuple):
     """A point of a sweep; its fields are those of a `Scenario`."""
 
     profile: str
@@ -30,8 +30,8 @@ class Search:
 
     strategy: str
     seed: int
-    first: Place
-    branches: tuple[tuple[Place, ...], ...]
+    first: TuningPlace
+    branches: tuple[tuple[TuningPlace, ...], ...]
     prompts: int
     tokens: int
     trials: int
@@ -40,7 +40,7 @@ class Search:
         return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
 
 
-def tune(search: Search) -> dict[Place, OptionValues]:
+def tune(search: Search) -> dict[TuningPlace, OptionValues]:
     """Return the best table of option values for each place."""
     plays = entrant(search.strategy)
     grid = plays.grid_at(search.first.temperature)
@@ -59,7 +59,7 @@ def tune(search: Search) -> dict[Place, OptionValues]:
     return found
 
 
-def _scored(search: Search, place: Place) -> Score:
+def _scored(search: Search, place: TuningPlace) -> Score:
     """Measures the seconds of the tuning prompts under a table of option values; each is run once."""
     known: dict[str, float] = {}
 

@@ -60,7 +60,7 @@ class SteppedKind(StrategyKind):
 
 
 @dataclass(slots=True)
-class Acceptance:
+class RoundAcceptance:
     """The acceptance rate of drafted tokens, as if `FIRST_ACCEPTANCE_TOKENS` had had `FIRST_ACCEPTANCE`."""
 
     rate: float = FIRST_ACCEPTANCE

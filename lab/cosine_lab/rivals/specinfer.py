@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_lab.rivals.paths import first_choice
-from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
+from cosine_lab.rivals.rounds import RoundAcceptance, Rounds, best_draft_tokens, merged
 from cosine_p2p.strategy.base import Action, DrafterStarted, WakeAt
 from cosine_p2p.strategy.tree import TreeNode
 
@@ -46,14 +46,14 @@ class SpecInfer(Rounds):
     def __init__(self, root: bytes, position: int = 0, *, options: SpecInferOptions = SpecInferOptions()) -> None:
         super().__init__(root, position, width_nodes=options.width_nodes)
         self._options = options
-        self._acceptance = Acceptance()
-        self._by_author: dict[int, Acceptance] = {}
+        self._acceptance = RoundAcceptance()
+        self._by_author: dict[int, RoundAcceptance] = {}
         self._depth_tokens = 0
         self._due_s = 0.0
 
     def _join(self, drafter: DrafterStarted) -> None:
         super()._join(drafter)
-        self._by_author.setdefault(drafter.author, Acceptance())
+        self._by_author.setdefault(drafter.author, RoundAcceptance())
 
     def _begin(self, now_s: float) -> list[Action]:
         authors = self._pick()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, chain_of
+from cosine_lab.rivals.rounds import RoundAcceptance, Rounds, best_draft_tokens, chain_of
 from cosine_p2p.strategy.base import Action, DrafterStarted
 from cosine_p2p.strategy.tree import TreeNode
 
@@ -34,13 +34,13 @@ class Speculative(Rounds):
     ) -> None:
         super().__init__(root, position)
         self._options = options
-        self._acceptance: dict[int, Acceptance] = {}
+        self._acceptance: dict[int, RoundAcceptance] = {}
         self._drafting: int | None = None
         self._wanted_tokens = 0
 
     def _join(self, drafter: DrafterStarted) -> None:
         super()._join(drafter)
-        self._acceptance.setdefault(drafter.author, Acceptance())
+        self._acceptance.setdefault(drafter.author, RoundAcceptance())
 
     def _pick(self) -> int | None:
         """Return the present author that drafts next, if any."""

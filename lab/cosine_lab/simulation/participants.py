@@ -18,7 +18,7 @@ from cosine_lab.simulation.liars import LATE, LIES, Liar, Overheard, OverheardId
 from cosine_lab.simulation.report import EventLog, NodeUse
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
@@ -66,7 +66,7 @@ class Participants:
     population: Population = field(init=False)
     swarm: SimulatedSwarm = field(init=False)
     gone_clients: set[int] = field(default_factory=set)
-    _nodes: dict[int, Member] = field(default_factory=dict)
+    _nodes: dict[int, SimulatedMember] = field(default_factory=dict)
     _stages: list[SimulatedStage] = field(default_factory=list)
     _clients: dict[int, Identity] = field(default_factory=dict)
     _overheard: Overheard = field(default_factory=Overheard)

@@ -64,7 +64,7 @@ def numbered_identity(number: int) -> Identity:
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class SimulatedMember:
     """A node. `restart` creates another with its identity; `home_use` is that of a verifier's drafter."""
 
     identity: Identity
@@ -139,7 +139,7 @@ class SimulatedSwarm:
         self._gate_of = gate_of or (lambda identity: PeerGate())
         self._place_seed = place_seed
         self._announcements = count(1)
-        self.members: list[Member] = []
+        self.members: list[SimulatedMember] = []
         self._others: list[MemoryTransport] = []
         self._learners: set[str] = set()
         self._chains: list[SimulatedChains] = []
@@ -179,7 +179,7 @@ class SimulatedSwarm:
         is_stepped: bool = False,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
-    ) -> Member:
+    ) -> SimulatedMember:
         """Start a verifier, with its own drafter if there is a `home_engine`.
 
         By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
@@ -251,7 +251,7 @@ class SimulatedSwarm:
         observer: DraftObserver | None = None,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
-    ) -> Member:
+    ) -> SimulatedMember:
         """Start a drafter, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
         self._learners |= {identity.peer_id} if observer is not None else set()
@@ -335,7 +335,7 @@ class SimulatedSwarm:
         for member in [member for member in self.members if not member.is_killed]:
             await self._announce_member(member)
 
-    async def _announce_member(self, member: Member) -> None:
+    async def _announce_member(self, member: SimulatedMember) -> None:
         await self._announce(
             member.identity,
             member.role,
@@ -364,7 +364,7 @@ class SimulatedSwarm:
         role: Role,
         domain: str,
         curve: CostCurve,
-    ) -> Member:
+    ) -> SimulatedMember:
         watched = WatchedTransport(transport)
         await service.start(watched)
         works = [service.run()]
@@ -376,7 +376,7 @@ class SimulatedSwarm:
             works.append(Surroundings(transport, directory, vivaldi, target=TARGET, rng=rng).run())
         status = StatusService(lambda: (b"", service.requests, machine.use.passes), vivaldi=vivaldi)
         await transport.serve(STATUS, status.handle)
-        member = Member(
+        member = SimulatedMember(
             identity=identity,
             role=role,
             domain=domain,

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from cosine_node import zoo
 from cosine_node.cli.options import AsJson
-from cosine_node.demo.race import Race, RacedPrompt, Way
+from cosine_node.demo.race import Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import RaceReport, print_report, race_view, result_line
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.terminal.help_screen import everyday
@@ -113,7 +113,7 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
 def _log_result(shown: "Race | RacedPrompt") -> None:
     if isinstance(shown, RacedPrompt):
         say(result_line(shown))
-        text = " ".join(shown.done[Way.COSINE].text.split())
+        text = " ".join(shown.done[RacedWay.COSINE].text.split())
         say(f"    {printable(text[:SHOWN_CHARACTERS])}{'...' if len(text) > SHOWN_CHARACTERS else ''}")
 
 

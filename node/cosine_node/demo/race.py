@@ -12,7 +12,7 @@ from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk, Generation
 
 
-class Way(Enum):
+class RacedWay(Enum):
     """The ways to generate: plain decoding, with copying by the verifier, and also with drafters."""
 
     PLAIN = "plain"
@@ -20,11 +20,11 @@ class Way(Enum):
     COSINE = "cosine"
 
 
-OPTIONS: Final[Mapping[Way, GenerationOptions]] = MappingProxyType(
+OPTIONS: Final[Mapping[RacedWay, GenerationOptions]] = MappingProxyType(
     {
-        Way.PLAIN: {"strategy": "plain"},
-        Way.COPYING: {"strategy": "cosine", "max_drafters": 0},
-        Way.COSINE: {"strategy": "cosine"},
+        RacedWay.PLAIN: {"strategy": "plain"},
+        RacedWay.COPYING: {"strategy": "cosine", "max_drafters": 0},
+        RacedWay.COSINE: {"strategy": "cosine"},
     }
 )
 
@@ -52,7 +52,7 @@ class Race:
     prompt: Prompt
     temperature: float
     max_new_tokens: int
-    lanes: Mapping[Way, Lane] = field(default_factory=lambda: {way: Lane() for way in Way})
+    lanes: Mapping[RacedWay, Lane] = field(default_factory=lambda: {way: Lane() for way in RacedWay})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class RacedPrompt:
     prompt: Prompt
     temperature: float
     pass_s: float | None
-    done: Mapping[Way, Generation]
+    done: Mapping[RacedWay, Generation]
 
     @property
     def identical(self) -> bool:
@@ -75,12 +75,12 @@ class RacedPrompt:
         There it is the earliest first token of all lanes and an emulated pass for each further one. A slow machine
         thus makes only the other ways look worse.
         """
-        plain = self.done[Way.PLAIN]
+        plain = self.done[RacedWay.PLAIN]
         if self.pass_s is None:
             return plain.seconds
         first_s = min(generation.time_to_first_token_s for generation in self.done.values())
         return min(plain.seconds, first_s + (plain.swarm.rounds - 1) * self.pass_s)
 
-    def speedup(self, way: Way) -> float:
+    def speedup(self, way: RacedWay) -> float:
         """Lower bound of the speed-up over plain decoding."""
         return self.plain_s / self.done[way].seconds

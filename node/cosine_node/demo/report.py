@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node import zoo
-from cosine_node.demo.race import Lane, Race, RacedPrompt, Way
+from cosine_node.demo.race import Lane, Race, RacedPrompt, RacedWay
 from cosine_node.terminal.printing import json_safe, printable
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin, told_origins
 
@@ -68,7 +68,7 @@ class RaceReport:
     def temperatures(self) -> list[float]:
         return sorted({row.temperature for row in self.rows})
 
-    def median_speedup(self, way: Way, temperature: float) -> float:
+    def median_speedup(self, way: RacedWay, temperature: float) -> float:
         return median(row.speedup(way) for row in self.rows if row.temperature == temperature)
 
     def as_json(self) -> dict[str, Any]:
@@ -85,18 +85,18 @@ class RaceReport:
                     "prompt": row.prompt.last,
                     "temperature": row.temperature,
                     "identical": row.identical,
-                    **{way.name.lower(): json_safe(row.done[way]) for way in Way},
-                    "speedup": round(row.speedup(Way.COSINE), 3),
-                    "speedup_without_drafters": round(row.speedup(Way.COPYING), 3),
+                    **{way.name.lower(): json_safe(row.done[way]) for way in RacedWay},
+                    "speedup": round(row.speedup(RacedWay.COSINE), 3),
+                    "speedup_without_drafters": round(row.speedup(RacedWay.COPYING), 3),
                 }
                 for row in self.rows
             ],
-            "median_speedup": self.median_speedup(Way.COSINE, self.temperatures[0]),
+            "median_speedup": self.median_speedup(RacedWay.COSINE, self.temperatures[0]),
             "by_temperature": [
                 {
                     "temperature": temperature,
-                    "median_speedup": self.median_speedup(Way.COSINE, temperature),
-                    "median_speedup_without_drafters": self.median_speedup(Way.COPYING, temperature),
+                    "median_speedup": self.median_speedup(RacedWay.COSINE, temperature),
+                    "median_speedup_without_drafters": self.median_speedup(RacedWay.COPYING, temperature),
                 }
                 for temperature in self.temperatures
             ],
@@ -107,10 +107,11 @@ class RaceReport:
 def result_line(row: RacedPrompt) -> str:
     """One line about a prompt's result, including the origins of its tokens."""
     ways = ", ".join(
-        f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
+        f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)"
+        for way in (RacedWay.COPYING, RacedWay.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
-    whose = told_origins(row.done[Way.COSINE].swarm.origins)
+    whose = told_origins(row.done[RacedWay.COSINE].swarm.origins)
     plain = f"{row.prompt.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s"
     return f"{plain}, {ways}; {texts}; tokens of cosine by origin: {whose}"
 
@@ -122,11 +123,11 @@ def _curve_text(points: object) -> str:
 
 def summary(report: RaceReport) -> Sequence[str]:
     ties = sum(generation.swarm.near_ties for row in report.rows for generation in row.done.values())
-    has_home_drafts = any(row.done[Way.COPYING].swarm.home_tokens for row in report.rows)
+    has_home_drafts = any(row.done[RacedWay.COPYING].swarm.home_tokens for row in report.rows)
     alone = "copying and the head's own drafter" if has_home_drafts else "copying from the text alone"
     lines = []
     for temperature in report.temperatures:
-        ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
+        ours, copying = (report.median_speedup(way, temperature) for way in (RacedWay.COSINE, RacedWay.COPYING))
         lines.append(
             f"Temperature {temperature:g}: cosine is {report.bound}{ours:.2f}x as fast as plain decoding (median "
             f"over prompts); without drafters, by {alone}, it is {report.bound}{copying:.2f}x."
@@ -161,7 +162,7 @@ def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
         "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "
         f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there.",
     ]
-    slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
+    slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(RacedWay.COSINE, t) < 1.0]
     if slower:
         lines.append(f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here.")
     return lines
@@ -180,9 +181,9 @@ def race_view(race: Race, *, columns: int) -> RenderableType:
     """The present state of a race for a terminal of `columns`."""
     grid = Table.grid(expand=True, padding=(0, 1))
     panels = []
-    for way in Way:
+    for way in RacedWay:
         grid.add_column(ratio=1)
-        panels.append(_lane_view(way, race.lanes[way], race.max_new_tokens, width=columns // len(Way) - 6))
+        panels.append(_lane_view(way, race.lanes[way], race.max_new_tokens, width=columns // len(RacedWay) - 6))
     grid.add_row(*panels)
     title = Text.assemble(
         (f"{race.prompt.domain}, temperature {race.temperature:g}  ", "bold"), printable(race.prompt.last)
@@ -192,7 +193,7 @@ def race_view(race: Race, *, columns: int) -> RenderableType:
     return Group(title, grid, legend)
 
 
-def _lane_view(way: Way, lane: Lane, max_new_tokens: int, *, width: int) -> Panel:
+def _lane_view(way: RacedWay, lane: Lane, max_new_tokens: int, *, width: int) -> Panel:
     text = Text(overflow="fold")
     for piece, author in lane.pieces:
         shown = "".join(letter if letter == "\n" else printable(letter) for letter in piece)
@@ -215,14 +216,14 @@ def print_report(report: RaceReport, console: Console) -> None:
     for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
     for row in report.rows:
-        plain, ours = row.done[Way.PLAIN], row.done[Way.COSINE]
+        plain, ours = row.done[RacedWay.PLAIN], row.done[RacedWay.COSINE]
         table.add_row(
             row.prompt.domain,
             f"{row.temperature:g}",
             str(ours.usage.completion_tokens),
             f"{row.plain_s:.2f}",
-            f"{row.speedup(Way.COPYING):.2f}x",
-            f"{row.speedup(Way.COSINE):.2f}x",
+            f"{row.speedup(RacedWay.COPYING):.2f}x",
+            f"{row.speedup(RacedWay.COSINE):.2f}x",
             f"{plain.swarm.rounds} / {ours.swarm.rounds}",
             "yes" if row.identical else "NO",
         )

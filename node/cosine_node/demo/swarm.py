@@ -14,7 +14,7 @@ from shutil import which
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
+from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
 from cosine_node.terminal.events import STAGES
@@ -237,9 +237,9 @@ class DemoNodes:
     drafters: NodeProcess | None
 
     @property
-    def serving(self) -> Mapping[Way, str]:
-        own = self.verifiers if len(self.verifiers) > 1 else self.verifiers * len(Way)
-        return {way: node.ready[0]["peer_id"] for way, node in zip(Way, own, strict=True)}
+    def serving(self) -> Mapping[RacedWay, str]:
+        own = self.verifiers if len(self.verifiers) > 1 else self.verifiers * len(RacedWay)
+        return {way: node.ready[0]["peer_id"] for way, node in zip(RacedWay, own, strict=True)}
 
     @property
     def domains(self) -> Mapping[str, str]:
@@ -269,8 +269,8 @@ async def run_demo(
                     for number, prompt in enumerate(cast.prompts):
                         race = Race(prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens)
                         # Rotate the order, so that no way profits from it.
-                        first = number % len(Way)
-                        order = [*Way, *Way][first : first + len(Way)]
+                        first = number % len(RacedWay)
+                        order = [*RacedWay, *RacedWay][first : first + len(RacedWay)]
                         rows.append(await _run_race(client, race, nodes, emulation, order, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
@@ -296,13 +296,13 @@ async def _run_race(
     race: Race,
     nodes: DemoNodes,
     emulation: Emulation | None,
-    order: Sequence[Way],
+    order: Sequence[RacedWay],
     show: Show,
 ) -> RacedPrompt:
     """Race one prompt: all ways at once with emulation, else one after the other."""
-    done: dict[Way, Generation] = {}
+    done: dict[RacedWay, Generation] = {}
 
-    async def run_lane(way: Way) -> None:
+    async def run_lane(way: RacedWay) -> None:
         lane = race.lanes[way]
         options: GenerationOptions = {
             **OPTIONS[way],
@@ -322,7 +322,7 @@ async def _run_race(
 
     if emulation is not None:
         async with asyncio.TaskGroup() as lanes:
-            for way in Way:
+            for way in RacedWay:
                 lanes.create_task(run_lane(way))
     else:
         # Fill the prefix cache, which else only the later lanes would use.
@@ -350,7 +350,7 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
     try:
         names, who = ["verifier"], "one verifier"
         if cast.has_emulated_verifiers:
-            names, who = [f"verifier {way.value}" for way in Way], "a verifier for each way"
+            names, who = [f"verifier {way.value}" for way in RacedWay], "a verifier for each way"
         elif cast.stages:
             names, who = ["head"], f"{cast.stages} stages and their head"
         count = len(cast.drafters)

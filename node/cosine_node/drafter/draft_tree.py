@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.drafter.observer import NO_GUESS, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, Guide, Place
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
@@ -98,7 +98,7 @@ class DraftTree:
         guide: Guide | None = None,
     ) -> None:
         self._guide = guide
-        self._place: Place | None = None
+        self._place: GrammarPlace | None = None
         self._output: list[int] = []
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)

@@ -69,7 +69,7 @@ class OwnText:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _AskedEngine:
     """A text that a pass continues, in own tokens, and the outcome: the text's negative log-likelihood in nats."""
 
     known: Continuation
@@ -135,7 +135,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
         if (own := self._own_texts.pop(sequence, None)) is not None:
             self._inner.release(own.sequence)
 
-    def _asked(self, tree: SequenceTree, row: Row) -> _Asked | None:
+    def _asked(self, tree: SequenceTree, row: Row) -> _AskedEngine | None:
         """Return the text of a row, unless it is known what follows or the inner model cannot continue it."""
         tokens = tree.tokens_to(row.nodes[-1])
         known = self._continuations.get(row.sequence)
@@ -149,7 +149,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
         if not 0 < len(ids) <= self._inner.context_tokens or max(ids) >= self._inner.vocab_tokens:
             return None
         own = self._own_text(tree, row.sequence, ids)
-        return _Asked(known, own, ids, row.wants_nll and not own.fed and len(tokens) == len(row.tokens))
+        return _AskedEngine(known, own, ids, row.wants_nll and not own.fed and len(tokens) == len(row.tokens))
 
     def _certain_ids(self, tokens: Sequence[int]) -> list[int]:
         """Return a text in own tokens, without half a character at its end."""
@@ -171,7 +171,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
             own = self._own_texts[sequence] = OwnText(self._inner.open(sampling=sampling, prompt_tokens=0))
         return own
 
-    def _write(self, asked: Sequence[_Asked]) -> None:
+    def _write(self, asked: Sequence[_AskedEngine]) -> None:
         """Find the tokens after each text."""
         waiting = asked
         for _ in range(MAX_PASSES):
@@ -183,7 +183,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
             if one.error is None:
                 self._plan(one, After.UNKNOWN)
 
-    def _plan(self, one: _Asked, after: After) -> bool:
+    def _plan(self, one: _AskedEngine, after: After) -> bool:
         """Add the tokens after a text; return False if there are none yet."""
         predicted = one.own.predicted(one.ids)
         is_over = is_last(self._own, own_before=one.ids, predicted=predicted, ends=self._ends)
@@ -198,7 +198,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
         one.known.extend(plan)
         return bool(plan) or is_over
 
-    def _row(self, one: _Asked) -> Row | None:
+    def _row(self, one: _AskedEngine) -> Row | None:
         """Return the row that asks for one more own token; None without room, or if nothing can follow."""
         own, text = one.own, [*one.ids, *(each.token for each in one.own.predicted(one.ids))]
         most = min(self._inner.context_tokens, len(one.ids) + MAX_CONTINUATION_TOKENS)
@@ -216,7 +216,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
         last = len(nodes) - 1
         return Row(own.sequence, tuple(text[first:]), nodes, parents, last, candidates=1, wants_nll=wants_nll)
 
-    def _pass(self, rows: Sequence[tuple[_Asked, Row]]) -> bool:
+    def _pass(self, rows: Sequence[tuple[_AskedEngine, Row]]) -> bool:
         """Feed rows; return False, with nothing fed, if the inner pool is full."""
         try:
             fed = self._inner.forward([row for _, row in rows])
@@ -232,7 +232,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
                 one.nats = result.nll * (len(row.tokens) - 1)
         return True
 
-    def _result(self, tree: SequenceTree, row: Row, asked: _Asked | None) -> RowResult:
+    def _result(self, tree: SequenceTree, row: Row, asked: _AskedEngine | None) -> RowResult:
         if asked is not None and asked.error is not None:
             return RowResult(choices=(), error=asked.error)
         nats = None if asked is None or len(row.tokens) == 1 else asked.nats

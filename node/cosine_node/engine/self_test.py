@@ -90,7 +90,7 @@ class SelfTestTexts:
         ]
 
 
-class Group(StrEnum):
+class RowGroup(StrEnum):
     """The compared kinds of rows in the order of their prerequisites: the first that fails names the fault."""
 
     PROMPT = "a prompt"
@@ -113,7 +113,7 @@ Logits = TypeVar("Logits")
 class SelfTestRow(Generic[Logits]):
     """The logits [vocab] of a pass after a text."""
 
-    group: Group
+    group: RowGroup
     text: Text
     logits: Logits
 
@@ -123,7 +123,7 @@ Pass = Callable[[Sequence[Row]], Iterable[Logits]]
 
 
 def _take_parts(
-    engine: PagedEngine, take: Pass[Logits], *parts: tuple[Row, Group, Group]
+    engine: PagedEngine, take: Pass[Logits], *parts: tuple[Row, RowGroup, RowGroup]
 ) -> list[SelfTestRow[Logits]]:
     """Feed rows; the first group of each is that of the tokens below the prefix, the second that of others."""
     logits = iter(take([row for row, _, _ in parts]))
@@ -151,37 +151,41 @@ def self_test_rows(
     begin, left, right = texts.far
 
     prompt = Row.chain(long, texts.long[:FIRST_PART])
-    rows = rows_of((prompt, Group.PROMPT, Group.PROMPT))
+    rows = rows_of((prompt, RowGroup.PROMPT, RowGroup.PROMPT))
     engine.keep(long, prompt.nodes)
 
     rest, other = Row.chain(long, texts.long[FIRST_PART:]), Row.chain(short, texts.short)
-    rows += rows_of((rest, Group.PIECES, Group.PIECES), (other, Group.TOGETHER, Group.TOGETHER))
+    rows += rows_of((rest, RowGroup.PIECES, RowGroup.PIECES), (other, RowGroup.TOGETHER, RowGroup.TOGETHER))
     engine.keep(long, rest.nodes)
     engine.keep(short, other.nodes)
 
     rows += rows_of(
-        (Row(long, first + second, tuple(range(6)), (PREFIX, 0, 1, PREFIX, 3, 4)), Group.BRANCHES, Group.CHAIN),
+        (
+            Row(long, first + second, tuple(range(6)), (PREFIX, 0, 1, PREFIX, 3, 4)),
+            RowGroup.BRANCHES,
+            RowGroup.CHAIN,
+        ),
         (
             Row(short, texts.siblings + texts.children, tuple(range(10)), (PREFIX,) * 5 + tuple(range(5))),
-            Group.SIBLINGS,
-            Group.CHILDREN,
+            RowGroup.SIBLINGS,
+            RowGroup.CHILDREN,
         ),
     )
     grandchildren = Row(short, texts.grandchildren, tuple(range(10, 15)), tuple(range(5, 10)))
-    parts = [(grandchildren, Group.GRANDCHILDREN, Group.GRANDCHILDREN)]
+    parts = [(grandchildren, RowGroup.GRANDCHILDREN, RowGroup.GRANDCHILDREN)]
     if far is not None:
         far_row = Row(far, begin + left + right, tuple(range(8)), (PREFIX, 0, 1, 2, 3, 1, 5, 6))
-        parts.append((far_row, Group.FAR, Group.FAR))
+        parts.append((far_row, RowGroup.FAR, RowGroup.FAR))
     rows += rows_of(*parts)
     # The kept tokens are between those of dropped branches, whose slots the next tokens take.
     engine.keep(long, (0, 1, 2))
-    rows += rows_of((Row.chain(long, (texts.after_branch,)), Group.DECODING, Group.DECODING))
+    rows += rows_of((Row.chain(long, (texts.after_branch,)), RowGroup.DECODING, RowGroup.DECODING))
     engine.keep(short, (2, 7, 12))
     shared = texts.long + second
     known = engine.reuse_prefix(sharing, shared)
     rows += rows_of(
-        (Row.chain(short, (texts.after_grandchildren,)), Group.DECODING, Group.DECODING),
-        (Row.chain(sharing, shared[known:]), Group.SHARED, Group.SHARED),
+        (Row.chain(short, (texts.after_grandchildren,)), RowGroup.DECODING, RowGroup.DECODING),
+        (Row.chain(sharing, shared[known:]), RowGroup.SHARED, RowGroup.SHARED),
     )
     for sequence in (long, short, sharing):
         engine.release(sequence)

@@ -12,7 +12,7 @@ BETWEEN: Final = "\n"
 """The separator between the pieces of a turn."""
 
 
-class Turns:
+class ConversationTurns:
     """Collects pieces in order; `messages` are the resulting turns.
 
     Consecutive pieces of a speaker form one turn. System text after the first turn becomes part of a user turn.

@@ -35,7 +35,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
 from cosine_node.engine.torch.loading import (
-    Blocks,
+    StoredBlocks,
     hide_progress_in_logs,
     load_gguf_model,
     read_config,
@@ -66,7 +66,7 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
     file = GgufFile.in_folder(Path(source))
     if file is not None:
         return load_gguf_model(
-            file, config, dtype=dtype, blocks=Blocks.ALL, layers=layers, attn_implementation="eager"
+            file, config, dtype=dtype, blocks=StoredBlocks.ALL, layers=layers, attn_implementation="eager"
         )
     cls = part_class(model_class_of(config), layers)
     try:

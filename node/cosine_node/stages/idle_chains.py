@@ -23,7 +23,7 @@ MAX_IDLERS: Final = 1024
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldChain:
     peer_id: str
     network: str
     since_s: float
@@ -34,13 +34,13 @@ class IdleChains:
     """The chains of one stage by id, and the time since when each is without work. Times never go back."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, _HeldChain] = {}
         self._idlers = Remembered[str, bool](MAX_IDLERS, forgotten_s=IDLERS_S)
 
     def note_joined(self, chain: bytes, *, peer_id: str, network: str, now_s: float) -> None:
         """Record a new chain; `network` is the address range of its head, "" if unknown."""
         is_idler = self._idlers.get(peer_id, now_s) or self._idlers.get(network, now_s)
-        self._held[chain] = _Held(peer_id, network, -math.inf if is_idler else now_s)
+        self._held[chain] = _HeldChain(peer_id, network, -math.inf if is_idler else now_s)
 
     def note_begun(self, chain: bytes) -> None:
         """Record that a pass of a chain begins: it is not idle until the pass has ended."""
@@ -70,5 +70,5 @@ class IdleChains:
         return [chain for chain, held in self._held.items() if network and held.network == network]
 
 
-def _is_idle(held: _Held, now_s: float) -> bool:
+def _is_idle(held: _HeldChain, now_s: float) -> bool:
     return now_s - held.since_s >= (IDLE_S if held.has_worked else FRESH_S)

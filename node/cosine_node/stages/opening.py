@@ -32,7 +32,7 @@ from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
 from cosine_node.engine.torch.load_self_test import find_way, token_bytes_of
 from cosine_node.engine.torch.loading import (
-    Blocks,
+    StoredBlocks,
     block_layouts,
     check_options,
     default_quantisation,
@@ -72,7 +72,7 @@ def part_sizes(
     if file is not None:
         # The whole model may be larger than the address space, so even unused memory must not be allocated.
         with torch.device("meta"):
-            replace_weights(model, block_layouts(file, model, Blocks.ALL, dtype=dtype))
+            replace_weights(model, block_layouts(file, model, StoredBlocks.ALL, dtype=dtype))
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     # A shared weight counts once for each of its places, since each part holds all of it.
     layers = tuple(bytes_of(layer, dtype) for layer in decoder_layers(model))

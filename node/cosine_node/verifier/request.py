@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, Guide, Place
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.passes.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
@@ -166,7 +166,7 @@ class _Run(NamedTuple):
     tokens: tuple[int, ...]
     probability: float
     author: int
-    place: Place | None
+    place: GrammarPlace | None
 
 
 class PromptLookup:
@@ -175,7 +175,7 @@ class PromptLookup:
     def __init__(self, tokens: Iterable[int]) -> None:
         self._index = FollowerIndex()
         self._index.extend(tokens)
-        self._place: Place | None = None
+        self._place: GrammarPlace | None = None
         self._written: dict[bytes, Counter[int]] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -189,7 +189,7 @@ class PromptLookup:
                 self._written.setdefault(begun, Counter())[token] += 1
             place = place.after((token,))
 
-    def draft(self, place: Place | None = None) -> OwnNodes:
+    def draft(self, place: GrammarPlace | None = None) -> OwnNodes:
         """Return the most probable continuations, parents first, with at most `MAX_NODES` copied tokens.
 
         `place` is the text's place in its grammar: tokens it excludes are not copied, and tokens it forces are
@@ -204,7 +204,9 @@ class PromptLookup:
         def push(path_probability: float, path: tuple[int, ...], parent: int, run: _Run) -> None:
             heapq.heappush(heap, (-path_probability, len(path), parent, run.tokens[0], run))
 
-        def push_children(parent: int, path: tuple[int, ...], path_probability: float, place: Place | None) -> None:
+        def push_children(
+            parent: int, path: tuple[int, ...], path_probability: float, place: GrammarPlace | None
+        ) -> None:
             if place is not None and (forced := place.forced()[: left[FORCED_AUTHOR]]):
                 push(path_probability, path, parent, _Run(forced, FORCED_PROBABILITY, FORCED_AUTHOR, place))
                 return
@@ -231,7 +233,7 @@ class PromptLookup:
                 push_children(parent, path, -negated, after)
         return own
 
-    def _followers(self, path: tuple[int, ...], place: Place | None) -> Sequence[tuple[int, float]]:
+    def _followers(self, path: tuple[int, ...], place: GrammarPlace | None) -> Sequence[tuple[int, float]]:
         """The tokens that may follow a path, with their probabilities."""
         length = len(self._index.tokens)
         self._index.extend(path)
@@ -249,7 +251,7 @@ class PromptLookup:
         return [(token, probability / left) for token, probability in allowed]
 
 
-def _begun(place: Place) -> bytes:
+def _begun(place: GrammarPlace) -> bytes:
     """The bytes that must come next, if no token is forced."""
     return b"" if place.forced() else place.begun()
 

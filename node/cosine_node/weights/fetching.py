@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from cosine_node.weights.partial_folder import PartialFolder, TensorFile
 from cosine_node.weights.peer_source import is_refusal_of_one
-from cosine_node.weights.pieces import PieceBoard, Run
+from cosine_node.weights.pieces import PieceBoard, PieceRun
 from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, pieces_root
@@ -212,7 +212,7 @@ class WeightsFetch:
                 self._board.give_back(run, source.name)
                 raise
 
-    async def _bring(self, source: Source, run: Run) -> None:
+    async def _bring(self, source: Source, run: PieceRun) -> None:
         """Read, check and write the pieces of a run."""
         tensor = self._manifest.tensors[run.row]
         digests = await self._digests_of(run.row, source)

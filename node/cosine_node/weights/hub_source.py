@@ -39,12 +39,12 @@ _RANGE: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FilePlace:
     url: str
     start: int
 
 
-_Found = tuple[str, tuple[str, tuple[int, ...], int], _Place]
+_Found = tuple[str, tuple[str, tuple[int, ...], int], _FilePlace]
 """A tensor's name; its type, shape and size in bytes; its location."""
 
 
@@ -93,7 +93,7 @@ class HubSource:
         self._base = f"{endpoint}/{quote(repository)}/resolve/main/"
         self._file = file
         self._token = token
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _FilePlace] = {}
 
     @classmethod
     def of(cls, name: str) -> "HubSource | None":
@@ -126,9 +126,9 @@ class HubSource:
         start = place.start + first_piece * PIECE_BYTES
         return (await asyncio.to_thread(self.read_range, place.url, start, size_bytes)).data
 
-    def _look(self, manifest: Manifest) -> dict[int, _Place]:
+    def _look(self, manifest: Manifest) -> dict[int, _FilePlace]:
         rows = {tensor.name: row for row, tensor in enumerate(manifest.tensors)}
-        found: dict[int, _Place] = {}
+        found: dict[int, _FilePlace] = {}
         try:
             for name, said, place in self._stored() if self._file else self._saved():
                 tensor = manifest.tensors[rows[name]] if name in rows else None
@@ -143,7 +143,7 @@ class HubSource:
         for part in part_names(self._file):
             url = self._base + quote(part)
             for one in parse_header(Path(part), _FrontBytes(self, url)).tensors:
-                yield one.name, (one.kind, one.shape, one.size_bytes), _Place(url, one.start)
+                yield one.name, (one.kind, one.shape, one.size_bytes), _FilePlace(url, one.start)
 
     def _saved(self) -> Iterator[_Found]:
         """The tensors of safetensors files. Raises `ValueError` and others if they are damaged."""
@@ -159,7 +159,7 @@ class HubSource:
                 if begin < 0:
                     raise ValueError(f"tensor {name} lies outside the file")
                 said = str(entry["dtype"]), tuple(map(int, entry["shape"])), end - begin
-                yield name, said, _Place(url, 8 + header_bytes + begin)
+                yield name, said, _FilePlace(url, 8 + header_bytes + begin)
 
     def _files(self) -> list[str]:
         """The names of the files with weights. Raises `ValueError` and others if the index is damaged."""

@@ -10,7 +10,7 @@ MOST_FETCHING: Final = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Run:
+class PieceRun:
     """Consecutive pieces of a tensor, which is a row of the manifest."""
 
     row: int
@@ -24,7 +24,7 @@ class Run:
 
 @dataclass(slots=True)
 class _UnderWay:
-    run: Run
+    run: PieceRun
     sources: set[str] = field(default_factory=set)
 
 
@@ -50,7 +50,7 @@ class PieceBoard:
     def lacking_rows(self) -> frozenset[int]:
         return frozenset(self._lacking) | {row for row, _ in self._under_way}
 
-    def take(self, source: str, *, holds: Callable[[int], bool], most: int = 1) -> Run | None:
+    def take(self, source: str, *, holds: Callable[[int], bool], most: int = 1) -> PieceRun | None:
         """The next pieces for a source. None if it holds none of the missing ones."""
         for row, pieces in self._lacking.items():
             if not holds(row):
@@ -62,9 +62,9 @@ class PieceBoard:
                 count += 1
             if not pieces:
                 del self._lacking[row]
-            run = Run(row, first, count)
+            run = PieceRun(row, first, count)
             for piece in run.pieces:
-                self._under_way[row, piece] = _UnderWay(Run(row, piece, 1), {source})
+                self._under_way[row, piece] = _UnderWay(PieceRun(row, piece, 1), {source})
             return run
         for flying in self._under_way.values():
             if holds(flying.run.row) and source not in flying.sources and len(flying.sources) < MOST_FETCHING:
@@ -83,7 +83,7 @@ class PieceBoard:
         self._left -= 1
         return True
 
-    def give_back(self, run: Run, source: str) -> None:
+    def give_back(self, run: PieceRun, source: str) -> None:
         """Note that a source does not fetch these. Pieces without another source come first."""
         for piece in reversed(run.pieces):
             flying = self._under_way.get((run.row, piece))

@@ -1,11 +1,11 @@
 """Tests of the pass times of a request."""
 
-from cosine_p2p.session.pass_times import LATEST_PASSES, PassTimes
+from cosine_p2p.session.pass_times import LATEST_PASSES, ReportedPasses
 from cosine_protocol.messages import PassStats
 
 
-def noted(*passes: tuple[int, int], is_first: bool = False) -> PassTimes:
-    times = PassTimes()
+def noted(*passes: tuple[int, int], is_first: bool = False) -> ReportedPasses:
+    times = ReportedPasses()
     for nodes, pass_us in passes:
         times.note(PassStats(nodes, 0, pass_us), is_first=is_first)
     return times

@@ -7,12 +7,12 @@ from typing import Any
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.here import HERE, HereOptions, findings_of, measure, questions_of, sentences
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.demo.race import Way
+from cosine_node.demo.race import RacedWay
 from tests.lab.experiments.quick import silent
 
 
 def row(ratio: float, *, rtt_ms: float = 0.0, is_identical: bool = True) -> dict[str, Any]:
-    times = {Way.PLAIN.value: 1.0, Way.COPYING.value: 1.0, Way.COSINE.value: ratio}
+    times = {RacedWay.PLAIN.value: 1.0, RacedWay.COPYING.value: 1.0, RacedWay.COSINE.value: ratio}
     return {
         "emulated_rtt_ms": rtt_ms,
         "temperature": 0.0,

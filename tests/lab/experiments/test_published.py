@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.commands.results import rounded
 from cosine_lab.experiments import here_cores, ring, ring_here, rtt
 from cosine_lab.experiments.experiment import run_cell
-from cosine_lab.experiments.tuning import Place
+from cosine_lab.experiments.results import rounded
+from cosine_lab.experiments.tuning import TuningPlace
 from cosine_node.zoo.family import Family
 from tests.docs.pages import DOCS
 
@@ -67,8 +67,8 @@ def test_distances_to_the_best_other_follow_from_the_rows(part: str) -> None:
 def test_one_request_at_a_time() -> None:
     """On other machines, with fewer prompts than in the sweep."""
     options = rtt.RttOptions()
-    place = Place("25/8", 20.0, 0.0)
-    tuned: dict[tuple[str, Place], dict[str, Any]] = {
+    place = TuningPlace("25/8", 20.0, 0.0)
+    tuned: dict[tuple[str, TuningPlace], dict[str, Any]] = {
         (name, at): {} for name in options.side_rivals for at in (place, place._replace(rtt_ms=0.0))
     }
     alone = replace(options, rtts_ms=(), temperatures=(0.0,), side_profiles=("25/8",), real_profiles=())

@@ -17,7 +17,7 @@ from cosine_lab.experiments.ring_here import (
     run_ring_here,
     waits_of,
 )
-from cosine_node.demo.race import Way
+from cosine_node.demo.race import RacedWay
 from cosine_node.zoo import Family
 from tests.lab.experiments.quick import silent
 from tests.lab.experiments.test_here import row
@@ -39,17 +39,17 @@ def test_a_token_waits_for_the_one_before_or_a_traversal_or_a_part_of_it() -> No
     """A traversal is the time of a token of plain decoding. The first token waits for the prompt."""
     plain = run_of(0.0, 0.13, 0.13, 0.14)
     ours = run_of(0.0, 0.14, 0.0, 0.0, 0.005, 0.06, 0.11, drafted=70)
-    found = waits_of({Way.PLAIN.value: [plain], Way.COSINE.value: [ours]})
-    assert found["waits"][Way.COSINE.value] == {WHOLE: 2, TOGETHER: 3, PARTLY: 1}
-    assert found["waits"][Way.PLAIN.value] == {WHOLE: 3}
-    assert found["drafted_per_token"][Way.COSINE.value] == 10.0
+    found = waits_of({RacedWay.PLAIN.value: [plain], RacedWay.COSINE.value: [ours]})
+    assert found["waits"][RacedWay.COSINE.value] == {WHOLE: 2, TOGETHER: 3, PARTLY: 1}
+    assert found["waits"][RacedWay.PLAIN.value] == {WHOLE: 3}
+    assert found["drafted_per_token"][RacedWay.COSINE.value] == 10.0
 
 
 def test_the_first_texts_of_a_client_and_the_slowest_one_are_told_apart() -> None:
     def text(number: int, ratio: float) -> dict[str, Any]:
         more = {
-            "waits": {way.value: {WHOLE: 1, TOGETHER: 3} for way in Way},
-            "drafted_per_token": {way.value: 12.0 for way in Way},
+            "waits": {way.value: {WHOLE: 1, TOGETHER: 3} for way in RacedWay},
+            "drafted_per_token": {way.value: 12.0 for way in RacedWay},
         }
         return {**row(ratio, rtt_ms=60.0), "prompt": number, **more}
 
@@ -70,10 +70,10 @@ def test_a_ring_is_started_and_measured_by_the_clock_and_in_virtual_time() -> No
     )  # fmt: skip
     result = asyncio.run(run_ring_here(options, rows=[], say=silent))
     [only] = result["rows"]
-    assert only["is_identical"] and sum(only["waits"][Way.PLAIN.value].values()) == 15
+    assert only["is_identical"] and sum(only["waits"][RacedWay.PLAIN.value].values()) == 15
     assert result["setup"]["target"] == "zoo:target"
     alone, ours = in_virtual_time(options, result["findings"]["ways"])
     # Two stages and three links, in both worlds.
     assert ours["virtual_plain_ms"] == pytest.approx(60.0, rel=0.1)
     assert ours["clock_plain_ms"] >= 60.0
-    assert (alone["way"], ours["way"]) == (Way.COPYING.value, Way.COSINE.value)
+    assert (alone["way"], ours["way"]) == (RacedWay.COPYING.value, RacedWay.COSINE.value)

@@ -17,7 +17,7 @@ from cosine_lab.experiments.rtt import (
     findings_of,
     planned,
 )
-from cosine_lab.experiments.tuning import Place
+from cosine_lab.experiments.tuning import TuningPlace
 from tests.lab.experiments.quick import quick_result
 
 
@@ -39,7 +39,7 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
     }
 
 
-def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
+def tuned(options: RttOptions) -> Mapping[tuple[str, TuningPlace], OptionValues]:
     profiles = (options.profile, *options.side_profiles)
     return {
         (name, place): {**entrant(name).start, "drafter": BY_LABEL}
@@ -50,7 +50,7 @@ def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
 
 def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> None:
     options = RttOptions()
-    place = Place(options.profile, 100.0, 0.8)
+    place = TuningPlace(options.profile, 100.0, 0.8)
     plans = {p.label: p for p in planned(options, tuned(options)) if p.part == "sweep" and p.place == place}
     for name in options.rivals:
         assert "home" not in plans[name].cell.scenario

@@ -10,7 +10,7 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.rivals import ALL_STRATEGIES, RIVALS
 from cosine_lab.rivals.rounds import SteppedKind
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.request.results import Generation
 from cosine_p2p.strategy.base import StrategyKind
@@ -46,7 +46,7 @@ async def generated(
         return generation
 
 
-async def _kill(member: Member, at_s: float) -> None:
+async def _kill(member: SimulatedMember, at_s: float) -> None:
     await asyncio.sleep(at_s)
     await member.kill()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from cosine_node.demo.race import Lane, Race, RacedPrompt, Way
+from cosine_node.demo.race import Lane, Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import (
     EmulatedDevices,
     RaceReport,
@@ -56,10 +56,10 @@ def asked(text: str) -> Prompt:
 
 def raced(*, plain_s: float = 0.64, cosine_s: float = 0.16, temperature: float = 0.0) -> RacedPrompt:
     """A prompt of ten tokens; plain decoding takes 0.64 s on the emulated device."""
-    done: Mapping[Way, Generation] = {
-        Way.PLAIN: raced_text(plain_s),
-        Way.COPYING: raced_text(0.32, rounds=5),
-        Way.COSINE: raced_text(cosine_s, rounds=2, accepted=5),
+    done: Mapping[RacedWay, Generation] = {
+        RacedWay.PLAIN: raced_text(plain_s),
+        RacedWay.COPYING: raced_text(0.32, rounds=5),
+        RacedWay.COSINE: raced_text(cosine_s, rounds=2, accepted=5),
     }
     return RacedPrompt(prompt=asked("def"), temperature=temperature, pass_s=PASS_S, done=done)
 
@@ -82,8 +82,8 @@ def test_a_lane_names_the_author_of_each_piece() -> None:
 
 def test_a_plain_run_or_first_token_that_was_late_makes_nobody_look_faster() -> None:
     row = raced(plain_s=3.0)
-    assert row.speedup(Way.COSINE) == pytest.approx(4.0)
-    late = dict(row.done) | {Way.PLAIN: replace(row.done[Way.PLAIN], time_to_first_token_s=2.0)}
+    assert row.speedup(RacedWay.COSINE) == pytest.approx(4.0)
+    late = dict(row.done) | {RacedWay.PLAIN: replace(row.done[RacedWay.PLAIN], time_to_first_token_s=2.0)}
     assert replace(row, done=late).plain_s == pytest.approx(0.64)
     assert replace(row, pass_s=None).plain_s == 3.0, "by the clock it took what it took"
 
@@ -102,7 +102,7 @@ def by_the_clock(*, cosine_s: float = 0.32) -> RaceReport:
 def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:
     made = report()
     assert made.temperatures == [0.0, 0.8] and made.as_json()["median_speedup"] == pytest.approx(2.0)
-    assert made.median_speedup(Way.COSINE, 0.0) == pytest.approx(2.0)
+    assert made.median_speedup(RacedWay.COSINE, 0.0) == pytest.approx(2.0)
     text = "\n".join(summary(made))
     assert "Temperature 0: cosine is 2.00x as fast as plain decoding" in text
     assert "without drafters, by copying from the text alone, it is 2.00x" in text
@@ -136,7 +136,7 @@ def test_a_prompts_result_is_one_line_that_says_the_same_as_the_table() -> None:
     line = result_line(raced())
     assert "plain 0.64 s, without drafters 0.32 s (2.00x), cosine 0.16 s (4.00x); texts identical; tokens" in line
     assert line.endswith(": code 5, copied 3, target alone 2")
-    row = replace(raced(), done={**raced().done, Way.COSINE: raced_text(0.16, tokens=9)})
+    row = replace(raced(), done={**raced().done, RacedWay.COSINE: raced_text(0.16, tokens=9)})
     assert "TEXTS DIFFER" in result_line(row)
     assert "identical: NO" in "\n".join(summary(replace(report(), rows=(row,))))
 
@@ -151,8 +151,8 @@ def shown(race: Race, *, columns: int) -> str:
 def test_a_narrow_terminal_is_enough_and_control_characters_are_not_passed_on() -> None:
     prompt = asked("\x1b]52;c;x\x07" + "x" * 500)
     race = Race(prompt=prompt, temperature=0.8, max_new_tokens=10)
-    race.lanes[Way.PLAIN].add(Chunk("\x1b[2Jcleared" + "long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
-    race.lanes[Way.COSINE].done = raced_text(0.3)
+    race.lanes[RacedWay.PLAIN].add(Chunk("\x1b[2Jcleared" + "long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
+    race.lanes[RacedWay.COSINE].done = raced_text(0.3)
     text = shown(race, columns=60)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 60
     assert "without drafters" in shown(race, columns=100)

@@ -28,7 +28,7 @@ from cosine_node.engine.openai.server import TextServer
 from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.loading import Blocks, load_model
+from cosine_node.engine.torch.loading import StoredBlocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.engine.vllm.loading import load_vllm
@@ -149,7 +149,7 @@ def rounded(model: Any) -> Any:
     return model
 
 
-def llama_of_blocks(blocks: Blocks) -> Any:
+def llama_of_blocks(blocks: StoredBlocks) -> Any:
     """Return `tiny_llama` from a file in Q8_0, its matrices in blocks or dequantised."""
     return load_model(str(unfolded_gguf("Q8_0")), dtype=torch.float32, blocks=blocks).eval()
 
@@ -209,7 +209,9 @@ WINDOWED_KIND: Final = _torch(
 MODELS: Final[Mapping[str, Kind]] = {
     "torch": _torch(tiny_llama),
     "torch with padded rows": _torch(tiny_llama, pads_rows=True),
-    "weights in blocks": _torch(lambda: llama_of_blocks(Blocks.ALL), lambda: llama_of_blocks(Blocks.NONE)),
+    "weights in blocks": _torch(
+        lambda: llama_of_blocks(StoredBlocks.ALL), lambda: llama_of_blocks(StoredBlocks.NONE)
+    ),
     **({"weights in float16": HALF_KIND} if reads_float16() else {}),
     "llama.cpp": Kind(lambda pool_tokens: llama_engine(pool_tokens=pool_tokens), tiny_llama),
     "llama.cpp with few lanes": Kind(

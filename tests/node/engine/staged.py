@@ -13,7 +13,7 @@ from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.loading import Blocks, load_model
+from cosine_node.engine.torch.loading import StoredBlocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.stage_messages import LayerRange
@@ -41,7 +41,7 @@ def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int)
 def whole_engine(source: Path | str, *, pool_tokens: int) -> TorchEngine:
     """Return the engine of a whole model, with the decisions of `load_engine`."""
     # As in parts, the whole of a GGUF file keeps its blocks.
-    model: Any = load_model(str(source), dtype=torch.float32, blocks=Blocks.ALL)
+    model: Any = load_model(str(source), dtype=torch.float32, blocks=StoredBlocks.ALL)
     for weight in model.parameters():
         # Weights in a mapped file have another alignment, which affects the rounding of products.
         weight.data = weight.data.clone()

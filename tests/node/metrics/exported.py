@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.http.app import count_requests
 from cosine_node.metrics import GenerationMetrics
@@ -42,7 +42,7 @@ TAUGHT: Any = SimpleNamespace(
 """A learner that has learned twice and kept the second version."""
 
 
-def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
+def observed(member: SimulatedMember, *, model_name: str = "m") -> ObservedNode:
     return ObservedNode(
         role=member.role,
         model_name=model_name,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
@@ -32,13 +32,13 @@ def test_a_histogram_has_each_value_once_below_its_bound(values: list[float]) ->
     assert histogram.total == pytest.approx(sum(values))
 
 
-def verifying(member: Member) -> VerifierCounts:
+def verifying(member: SimulatedMember) -> VerifierCounts:
     counts = member.service.counts
     assert isinstance(counts, VerifierCounts)
     return counts
 
 
-def drafting(member: Member) -> DrafterCounts:
+def drafting(member: SimulatedMember) -> DrafterCounts:
     counts = member.service.counts
     assert isinstance(counts, DrafterCounts)
     return counts

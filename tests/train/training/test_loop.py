@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosine_train.training.loop import Plan, Training, train
+from cosine_train.training.loop import Training, TrainingPlan, train
 
-PLAN = Plan(learning_rate=0.1, warmup_steps=2, weight_decay=0.0, budget_steps=30, report_every_steps=1)
+PLAN = TrainingPlan(learning_rate=0.1, warmup_steps=2, weight_decay=0.0, budget_steps=30, report_every_steps=1)
 
 
 def model() -> torch.nn.Module:

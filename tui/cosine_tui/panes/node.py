@@ -11,7 +11,7 @@ from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
 from cosine_tui.looks.styled_text import Tone, author_tone, beside, toned
-from cosine_tui.state.snapshot import NodeView, Reachability, Snapshot
+from cosine_tui.state.snapshot import NodeView, Reached, Snapshot
 
 Facts = Iterator[tuple[str, str]]
 
@@ -20,7 +20,7 @@ def node_page(snapshot: Snapshot, peer_id: str) -> RenderableType:
     node = snapshot.node(peer_id)
     if node is None:
         return toned(f"{peer_id} is no longer announced in this network.", Tone.WARNING)
-    is_up = node.reachability is Reachability.UP
+    is_up = node.reachability is Reached.UP
     since = duration(snapshot.at_s - node.since_s)
     stated = f"● up for {since}" if is_up else f"✗ unreachable for {since}: {node.reason}"
     parts: list[RenderableType] = [

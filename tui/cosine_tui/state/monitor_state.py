@@ -19,7 +19,7 @@ from cosine_tui.state.snapshot import (
     EventKind,
     Moment,
     NodeView,
-    Reachability,
+    Reached,
     RequestDescription,
     RequestState,
     Snapshot,
@@ -149,7 +149,7 @@ class MonitorState:
     def _node_view(self, seen: NodeSight, now_s: float) -> NodeView:
         record = seen.record
         old = self.nodes.get(record.peer_id)
-        reachability = Reachability.LOST if seen.reason else Reachability.UP
+        reachability = Reached.LOST if seen.reason else Reached.UP
         is_new = old is None or old.reachability is not reachability
         return NodeView(
             record=record,
@@ -205,7 +205,7 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
         if after:
             roles = Counter(node.role for node in after)
             stages = f" and {counted(roles[Role.STAGE], 'stage')}" if roles[Role.STAGE] else ""
-            lost = sum(node.reachability is Reachability.LOST for node in after)
+            lost = sum(node.reachability is Reached.LOST for node in after)
             rest = f", {lost:,} of them unreachable" if lost else ""
             verifiers, drafters = counted(roles[Role.VERIFIER], "verifier"), counted(roles[Role.DRAFTER], "drafter")
             found = f"{verifiers} and {drafters}{stages}{rest}"
@@ -216,9 +216,9 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
         old = before.get(node.peer_id)
         if old is None:
             yield Event(now_s, EventKind.JOINED, node.title)
-        if node.reachability is Reachability.LOST and (old is None or old.reachability is Reachability.UP):
+        if node.reachability is Reached.LOST and (old is None or old.reachability is Reached.UP):
             yield Event(now_s, EventKind.UNREACHABLE, f"{node.title}: {node.reason}")
-        elif node.reachability is Reachability.UP and old is not None and old.reachability is Reachability.LOST:
+        elif node.reachability is Reached.UP and old is not None and old.reachability is Reached.LOST:
             yield Event(now_s, EventKind.REACHABLE, node.title)
         if old is not None and old.record.model != node.record.model:
             yield from _switched(old, node, now_s)

@@ -28,7 +28,7 @@ class SwarmConnection:
     retry_at_s: float | None = None
 
 
-class Reachability(StrEnum):
+class Reached(StrEnum):
     """States of a node: it answers or not."""
 
     UP = "up"
@@ -72,7 +72,7 @@ class NodeView:
 
     record: NodeRecord
     load: int
-    reachability: Reachability
+    reachability: Reached
     reason: str
     since_s: float
     rtt_ms: float | None = None

@@ -18,7 +18,7 @@ Planes = Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class BlockParts:
     """Weights of blocks as `numbers` * `scale` + `least`, all in float32.
 
     `numbers` [..., blocks] are integers from -128 to 127, with a scale of 1 for formats that are not quantised.
@@ -57,24 +57,24 @@ def _fives(packed: Planes, fifth: Planes) -> Tensor:
     return _fours(packed[None]).add_(bits.view(1, 2, 16, -1), alpha=16)
 
 
-def _q4_0(planes: Planes) -> Parts:
-    return Parts(_fours(planes[None, 2:]).sub_(8), _floats(planes[:2]))
+def _q4_0(planes: Planes) -> BlockParts:
+    return BlockParts(_fours(planes[None, 2:]).sub_(8), _floats(planes[:2]))
 
 
-def _q4_1(planes: Planes) -> Parts:
-    return Parts(_fours(planes[None, 4:]), *_floats(planes[:4]))
+def _q4_1(planes: Planes) -> BlockParts:
+    return BlockParts(_fours(planes[None, 4:]), *_floats(planes[:4]))
 
 
-def _q5_0(planes: Planes) -> Parts:
-    return Parts(_fives(planes[6:], planes[2:6]).sub_(16), _floats(planes[:2]))
+def _q5_0(planes: Planes) -> BlockParts:
+    return BlockParts(_fives(planes[6:], planes[2:6]).sub_(16), _floats(planes[:2]))
 
 
-def _q5_1(planes: Planes) -> Parts:
-    return Parts(_fives(planes[8:], planes[4:8]), *_floats(planes[:4]))
+def _q5_1(planes: Planes) -> BlockParts:
+    return BlockParts(_fives(planes[8:], planes[4:8]), *_floats(planes[:4]))
 
 
-def _q8_0(planes: Planes) -> Parts:
-    return Parts(planes[2:].view(torch.int8).float(), _floats(planes[:2]))
+def _q8_0(planes: Planes) -> BlockParts:
+    return BlockParts(planes[2:].view(torch.int8).float(), _floats(planes[:2]))
 
 
 def _scales(planes: Planes) -> tuple[Tensor, Tensor]:
@@ -89,43 +89,43 @@ def _scales(planes: Planes) -> tuple[Tensor, Tensor]:
     return (scale * scales.float())[:, None], (least * minima.float()).neg_()[:, None]
 
 
-def _q4_k(planes: Planes) -> Parts:
-    return Parts(_fours(planes[16:].view(4, 32, -1)).flatten(0, 1), *_scales(planes))
+def _q4_k(planes: Planes) -> BlockParts:
+    return BlockParts(_fours(planes[16:].view(4, 32, -1)).flatten(0, 1), *_scales(planes))
 
 
-def _q5_k(planes: Planes) -> Parts:
+def _q5_k(planes: Planes) -> BlockParts:
     shifts = torch.arange(8, dtype=torch.uint8, device=planes.device)[:, None, None]
     fives = _fours(planes[48:].view(4, 32, -1)).flatten(0, 1).add_(planes[16:48] >> shifts & 1, alpha=16)
-    return Parts(fives, *_scales(planes))
+    return BlockParts(fives, *_scales(planes))
 
 
-def _q6_k(planes: Planes) -> Parts:
+def _q6_k(planes: Planes) -> BlockParts:
     # The lower four bits of 128 weights are in the lower, then the upper halves of 64 bytes.
     sixes = _fours(planes[:128].view(2, 64, -1)).view(2, 4, 32, -1)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=planes.device)[:, None, None]
     sixes.add_(planes[128:192].view(2, 1, 32, -1) >> shifts & 3, alpha=16).sub_(32)
     scales = _floats(planes[208:]) * planes[192:208].view(torch.int8).float()
-    return Parts(sixes.view(16, 16, -1), scales[:, None])
+    return BlockParts(sixes.view(16, 16, -1), scales[:, None])
 
 
-def _iq4_nl(planes: Planes) -> Parts:
+def _iq4_nl(planes: Planes) -> BlockParts:
     values = torch.tensor(IQ4_VALUES, device=planes.device)
-    return Parts(values[_fours(planes[None, 2:]).int()], _floats(planes[:2]))
+    return BlockParts(values[_fours(planes[None, 2:]).int()], _floats(planes[:2]))
 
 
-def _mxfp4(planes: Planes) -> Parts:
+def _mxfp4(planes: Planes) -> BlockParts:
     # The exponents of powers of two; the two smallest are denormal.
     exponents = planes[0].int()
     bits = torch.where(exponents < 2, 0x00200000 << exponents, exponents - 1 << 23)
     values = torch.tensor(MXFP4_VALUES, device=planes.device)
-    return Parts(values[_fours(planes[None, 1:]).int()], bits.view(torch.float32))
+    return BlockParts(values[_fours(planes[None, 1:]).int()], bits.view(torch.float32))
 
 
 MXFP4_VALUES: Final = tuple(map(float, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)))
 """The sixteen values of MXFP4, doubled, from ggml."""
 IQ4_VALUES: Final = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
 """The sixteen values of IQ4_NL, from ggml."""
-KINDS: Final[Mapping[str, Callable[[Planes], Parts]]] = {
+KINDS: Final[Mapping[str, Callable[[Planes], BlockParts]]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
@@ -136,7 +136,7 @@ KINDS: Final[Mapping[str, Callable[[Planes], Parts]]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "MXFP4": _mxfp4,
-    "F16": lambda planes: Parts(_floats(planes)),
-    "BF16": lambda planes: Parts(_floats(planes, torch.bfloat16)),
+    "F16": lambda planes: BlockParts(_floats(planes)),
+    "BF16": lambda planes: BlockParts(_floats(planes, torch.bfloat16)),
 }
 """The supported block formats by their ggml names."""

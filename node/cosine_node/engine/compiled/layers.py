@@ -16,7 +16,7 @@ from cosine_node.engine.forward.pass_plan import Feeds
 from cosine_node.engine.kernels.attention import attention_room
 from cosine_node.engine.kernels.compilation import Integers
 from cosine_node.engine.kernels.crew import run, threads_for
-from cosine_node.engine.kernels.passes import Layers, Pass, Shape
+from cosine_node.engine.kernels.passes import DecoderShape, KernelPass, Layers
 from cosine_node.engine.kernels.products import inputs_of
 from cosine_node.engine.kernels.tiles import tile
 from cosine_p2p.strategy.moving_average import moving_average
@@ -177,7 +177,7 @@ class CompiledLayers:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: DecoderShape,
         layers: Sequence[LayerModules],
         *,
         last_norms: tuple[nn.Module | None, nn.Module | None],
@@ -212,7 +212,7 @@ class CompiledLayers:
         angles_of: Callable[[int | None], Sequence[Tensor]],
         wanted: Sequence[int],
         kept: Sequence[int] = (),
-    ) -> Pass:
+    ) -> KernelPass:
         """Return the arrays of a pass from activations `x` [tokens, hidden].
 
         `angles_of` returns the cosines and sines [..., tokens, width] of layers with a window.
@@ -239,7 +239,7 @@ class CompiledLayers:
             )
             for window in self._windows
         ]
-        return Pass(
+        return KernelPass(
             x=room,
             angles=np.array([[each.reshape(count, -1) for each in angles_of(one)] for one in self._windows]),
             slots=np.stack([slots for slots, _ in by_window]),
@@ -257,7 +257,7 @@ class CompiledLayers:
             stop=tokens.stop,
         )
 
-    def run(self, kernel: Callable[..., int], given: Pass, *others: Any) -> int:
+    def run(self, kernel: Callable[..., int], given: KernelPass, *others: Any) -> int:
         """Run a kernel over the layers, with the arrays `given` and `others`; return its result."""
         # OpenMP's workers keep their cores for milliseconds after each operator of PyTorch.
         if torch.get_num_threads() > 1:

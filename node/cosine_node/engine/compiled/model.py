@@ -17,7 +17,7 @@ from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel
 from cosine_node.engine.forward.pass_plan import Feeds
 from cosine_node.engine.kernels.elements import GELU, SILU
-from cosine_node.engine.kernels.passes import Shape, run_layers
+from cosine_node.engine.kernels.passes import DecoderShape, run_layers
 from cosine_node.engine.kv_pool import WindowPages
 
 GATES: Final = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU, "PytorchGELUTanh": GELU}
@@ -78,7 +78,7 @@ def _compiled(model: Any) -> CompiledLayers:
     layers = layers_of(model)
     attention = layers[0].self_attn
     width: int = attention.head_dim
-    shape = Shape(
+    shape = DecoderShape(
         hidden=model.config.hidden_size,
         entering=model.config.hidden_size,
         wide=layers[0].mlp.gate_proj.out_features,

@@ -303,7 +303,7 @@ class Guide:
             self._walk(self._matcher, paths, masks)
         return masks
 
-    def place(self, output: Sequence[int]) -> "Place | None":
+    def place(self, output: Sequence[int]) -> "GrammarPlace | None":
         """Return the matcher at the end of the output; None if the grammar is missing or no longer applies."""
         try:
             self.masks(output, ())
@@ -312,7 +312,7 @@ class Guide:
             return None
         if self._matcher is None or self._is_over:
             return None
-        return Place(self._matcher, self._stops)
+        return GrammarPlace(self._matcher, self._stops)
 
     def _walk(self, matcher: "LLMatcher", paths: Sequence[Tokens], masks: list[Mask | None]) -> None:
         # The matchers on the way to a path, ordered so that each follows its beginnings. Copies take a microsecond,
@@ -361,7 +361,7 @@ class Guide:
         raise GrammarTooComplex(self.fault)
 
 
-class Place:
+class GrammarPlace:
     """An immutable place in a grammar, with its forced tokens and the places after it."""
 
     __slots__ = ("_matcher", "_stops")
@@ -381,11 +381,11 @@ class Place:
         """The forced bytes, which may begin several tokens; empty if there is a choice."""
         return bytes(self._matcher.compute_ff_bytes())
 
-    def after(self, tokens: Sequence[int]) -> "Place | None":
+    def after(self, tokens: Sequence[int]) -> "GrammarPlace | None":
         """Return the place after some tokens; None if they cannot follow, or end the text."""
         if not self._stops.isdisjoint(tokens):
             return None
-        place = Place(self._matcher, self._stops)
+        place = GrammarPlace(self._matcher, self._stops)
         done = place._matcher.try_consume_tokens(list(tokens))
         return place if done == len(tokens) and not place._matcher.is_error() else None
 

@@ -147,7 +147,7 @@ class _Attention(nn.Module):
         return output
 
 
-class _FeedForward(nn.Module):
+class _HeadFeedForward(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.width, shape.feed_forward_width, bias=False)
@@ -159,11 +159,11 @@ class _FeedForward(nn.Module):
         return output
 
 
-class _Layer(nn.Module):
+class _HeadLayer(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.self_attn = _Attention(shape)
-        self.mlp = _FeedForward(shape)
+        self.mlp = _HeadFeedForward(shape)
         self.hidden_norm = _Norm(shape.width, shape.norm_eps)
         self.input_layernorm = _Norm(shape.width, shape.norm_eps)
         self.post_attention_layernorm = _Norm(shape.width, shape.norm_eps)
@@ -183,7 +183,7 @@ class EagleHead(nn.Module):
         self.shape = shape
         self.vocabulary = vocabulary
         self.fc = nn.Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
-        self.midlayer = _Layer(shape)
+        self.midlayer = _HeadLayer(shape)
         self.norm = _Norm(shape.width, shape.norm_eps)
         self.lm_head = nn.Linear(shape.width, shape.draft_tokens, bias=False)
         halves = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width

@@ -19,7 +19,7 @@ from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import KeptFeatures
 from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.kernels.elements import SILU
-from cosine_node.engine.kernels.passes import Shape, run_head
+from cosine_node.engine.kernels.passes import DecoderShape, run_head
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import row_results
@@ -36,7 +36,7 @@ class CompiledHead:
         attention, output = layer.self_attn, head.lm_head
         assert isinstance(output, HeldLinear), "all linear layers are converted"
         self._angles: Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]] = head.angles
-        sizes = Shape(
+        sizes = DecoderShape(
             hidden=shape.width,
             entering=2 * shape.width,
             wide=shape.feed_forward_width,

@@ -20,7 +20,7 @@ from cosine_node.engine.kernels.elements import (
 from cosine_node.engine.kernels.products import FIRST_SCALED, GROUP, Inputs, round_inputs, times
 
 
-class Shape(NamedTuple):
+class DecoderShape(NamedTuple):
     """The sizes of all layers."""
 
     hidden: int
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 class Layers(NamedTuple):
     """The weights of a decoder. Addresses are of arrays in float32 and int64."""
 
-    shape: Shape
+    shape: DecoderShape
     tile: int
     """The address of `tiles.tile`, for `products`."""
     norms: Integers
@@ -59,7 +59,7 @@ class Layers(NamedTuple):
     """The number of each layer's window among those of the passes."""
 
 
-class Pass(NamedTuple):
+class KernelPass(NamedTuple):
     """The arrays of a pass over `tokens` tokens."""
 
     x: Floats
@@ -113,7 +113,7 @@ def _round(given: Inputs, matrix: Integers, rows: int, width: int, thread: Threa
 
 
 @compiled
-def _add_and_norm(layers: Layers, given: Pass, norms: tuple[int, int], place: int, thread: Thread) -> None:
+def _add_and_norm(layers: Layers, given: KernelPass, norms: tuple[int, int], place: int, thread: Thread) -> None:
     """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum.
 
     `norms` are those of the product, if any, and of the sum.
@@ -135,7 +135,7 @@ def _add_and_norm(layers: Layers, given: Pass, norms: tuple[int, int], place: in
 
 
 @compiled
-def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None:
+def _attention(layers: Layers, given: KernelPass, number: int, thread: Thread) -> None:
     """Write the output of a layer's attention, from its normed input."""
     shape, tokens, (left, right) = layers.shape, given.x.shape[1], given.inputs
     width, key_heads, rotated = shape.width, shape.key_heads, shape.query_heads + shape.key_heads
@@ -172,7 +172,7 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
 
 
 @compiled
-def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> None:
+def _feed_forward(layers: Layers, given: KernelPass, number: int, thread: Thread) -> None:
     """Write the output of a layer's gated feed-forward, from its normed input."""
     tokens, hidden, wide = given.x.shape[1], layers.shape.hidden, layers.shape.wide
     (left, right), start, size = given.inputs, tokens * hidden, tokens * wide
@@ -190,7 +190,7 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
 
 
 @compiled
-def _layer(layers: Layers, given: Pass, number: int, place: int, thread: Thread) -> None:
+def _layer(layers: Layers, given: KernelPass, number: int, place: int, thread: Thread) -> None:
     """Write the last product of a layer, from its normed input. The activations at `place` go to the other one."""
     _attention(layers, given, number, thread)
     _add_and_norm(layers, given, (layers.norms[number, 4], layers.norms[number, 1]), place, thread)
@@ -200,7 +200,7 @@ def _layer(layers: Layers, given: Pass, number: int, place: int, thread: Thread)
 
 
 @compiled
-def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
+def _logits(layers: Layers, given: KernelPass, thread: Thread) -> None:
     """Write the logits of the wanted tokens, from the normed output of the last layer."""
     hidden, wanted, (left, right) = layers.shape.hidden, len(given.wanted), given.inputs
     first, last = columns_of(hidden, thread)
@@ -217,7 +217,7 @@ def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
 
 
 @compiled
-def run_layers(layers: Layers, given: Pass, thread: Thread) -> int:
+def run_layers(layers: Layers, given: KernelPass, thread: Thread) -> int:
     """Run the layers, and the output layer for the wanted tokens, in one of some threads.
 
     Returns the place in `given.x` of the output of the last layer, or -1 if the pass was stopped.
@@ -248,7 +248,7 @@ def run_layers(layers: Layers, given: Pass, thread: Thread) -> int:
 
 
 @compiled
-def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> int:
+def run_head(layers: Layers, given: KernelPass, embedded: Floats, thread: Thread) -> int:
     """Run the layer of a draft head (`cosine_node.engine.eagle.draft_head`) and its output layer.
 
     `given.x[0]` are features, and `embedded` [tokens, hidden] the tokens that they precede. The second norm in the

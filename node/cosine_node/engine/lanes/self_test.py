@@ -8,7 +8,7 @@ import numpy as np
 from cosine_node.engine.base import Row
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.lanes import Floats
-from cosine_node.engine.self_test import Group, SelfTestTexts, Text, self_test_rows
+from cosine_node.engine.self_test import RowGroup, SelfTestTexts, Text, self_test_rows
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -25,7 +25,7 @@ def check_exactness(engine: LaneEngine, *, name: str, library: str, is_exact: bo
     expected: dict[Text, Floats] = {}
     for prompt, continuations in texts.continued:
         expected |= _stepped(engine, prompt, continuations)
-    errors: dict[Group, list[float]] = {}
+    errors: dict[RowGroup, list[float]] = {}
     for row in self_test_rows(engine, engine.logits, texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
     engine.forget_prefixes()

@@ -9,7 +9,7 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.openai.server import Ending, TextServer, Writing
+from cosine_node.engine.openai.server import ServerEnding, TextServer, Writing
 from cosine_node.engine.text_alignment import After, PlainTokens, plan_text
 from cosine_node.engine.written import Continuation, WrittenEngine
 from cosine_p2p.text.token_effects import REPLACEMENT
@@ -104,7 +104,7 @@ class ServerEngine(WrittenEngine[ServerText]):
             ending, written = writing.ending, len(writing.text)
             end = min(written, begun + PLANNED_CHARACTERS)
             text = writing.text[begun:end].partition(REPLACEMENT)[0]
-            is_over = ending is Ending.TEXT and end == written
+            is_over = ending is ServerEnding.TEXT and end == written
             after = After.NOTHING if is_over else After.UNKNOWN if len(text) > UNSETTLED_CHARACTERS else After.MORE
             first, last = (bisect_left(writing.starts, (place, 0.0)) for place in (begun, end))
             starts = [(start - begun, one) for start, one in writing.starts[first:last]]
@@ -113,7 +113,7 @@ class ServerEngine(WrittenEngine[ServerText]):
                 known.extend(plan if starts else tuple((token, USUAL_PROBABILITY) for token, _ in plan))
                 known.characters += characters
                 return
-            if ending is Ending.TEXT or writing.is_resting or time.monotonic() >= until_s:
+            if ending is ServerEnding.TEXT or writing.is_resting or time.monotonic() >= until_s:
                 return
             if ending is not None:
                 writing.go_on()

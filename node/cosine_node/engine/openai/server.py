@@ -47,7 +47,7 @@ class ServerFault(CosineError):
     """A server does not answer, refuses, or sends what makes no sense. The text is a clause."""
 
 
-class Ending(Enum):
+class ServerEnding(Enum):
     TEXT = auto()
     """The model ended its text."""
     LENGTH = auto()
@@ -56,15 +56,15 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ServerPiece:
     """One line of a stream: its text, the server's tokens in it with their probabilities, if told, and the end."""
 
     text: str
     tokens: tuple[tuple[str, float], ...]
-    ending: Ending | None
+    ending: ServerEnding | None
 
 
-def read_piece(line: bytes) -> Piece | None:
+def read_piece(line: bytes) -> ServerPiece | None:
     """Read a line of a completion: an event of OpenAI's, or an object of Ollama's. None if it tells no text.
 
     Raises `ServerFault`.
@@ -87,8 +87,8 @@ def read_piece(line: bytes) -> Piece | None:
         text.encode()
     except (ValueError, RecursionError) as error:
         raise ServerFault("it sends what is no completion") from error
-    ending = None if why is None else Ending.LENGTH if why == "length" else Ending.TEXT
-    return Piece(text, _tokens_of(choice.get("logprobs")), ending)
+    ending = None if why is None else ServerEnding.LENGTH if why == "length" else ServerEnding.TEXT
+    return ServerPiece(text, _tokens_of(choice.get("logprobs")), ending)
 
 
 def _tokens_of(told: object) -> tuple[tuple[str, float], ...]:
@@ -209,7 +209,7 @@ class Writing:
         self.prompt = prompt
         self.text = ""
         self.starts: list[tuple[int, float]] = []
-        self.ending: Ending | None = None
+        self.ending: ServerEnding | None = None
         self.fault: str | None = None
         self._ended_at_s = 0.0
         self._server = server
@@ -241,10 +241,10 @@ class Writing:
     @property
     def is_resting(self) -> bool:
         """True for some seconds after a fault."""
-        return self.ending is Ending.FAULT and time.monotonic() < self._ended_at_s + RETRY_S
+        return self.ending is ServerEnding.FAULT and time.monotonic() < self._ended_at_s + RETRY_S
 
     def _run(self) -> None:
-        ending = Ending.FAULT
+        ending = ServerEnding.FAULT
         try:
             with closing(self._server.connect()) as connection:
                 ending = self._read(connection)
@@ -257,7 +257,7 @@ class Writing:
         if not self._is_cut:
             self._server.note(self.fault)
 
-    def _read(self, connection: HTTPConnection) -> Ending:
+    def _read(self, connection: HTTPConnection) -> ServerEnding:
         """Read one answer. Text that it does not end is ended by the model."""
         self._wire = wire = connection.sock
         wire.settimeout(FIRST_S)
@@ -278,5 +278,5 @@ class Writing:
                 self.text += piece.text
                 self._changed.notify_all()
             if piece.ending is not None:
-                return piece.ending if len(self.text) > before else Ending.TEXT
-        return Ending.TEXT
+                return piece.ending if len(self.text) > before else ServerEnding.TEXT
+        return ServerEnding.TEXT

@@ -40,7 +40,7 @@ from cosine_node.engine.forward.support import (
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
+from cosine_node.engine.self_test import POOL_TOKENS, RowGroup, SelfTestRow, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -60,7 +60,7 @@ def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
+class AllowedRounding:
     """The errors of the logits after a text due to rounding, for each of `ROUNDINGS` perturbed copies of the text.
 
     `of_ways` are the errors against the pass with a cache, `of_copies` those against the unperturbed text without a
@@ -70,12 +70,12 @@ class Rounding:
     of_ways: tuple[float, ...]
     of_copies: tuple[float, ...]
 
-    def without(self, copy: int) -> "Rounding":
+    def without(self, copy: int) -> "AllowedRounding":
         """Return the errors of the other copies."""
-        return Rounding(*(found[:copy] + found[copy + 1 :] for found in (self.of_ways, self.of_copies)))
+        return AllowedRounding(*(found[:copy] + found[copy + 1 :] for found in (self.of_ways, self.of_copies)))
 
 
-def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, Rounding]:
+def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, AllowedRounding]:
     """Measure how far rounding moves the logits after every text, with passes over whole texts without a cache.
 
     In each copy of a text, each element of the embeddings is moved to a neighbouring number of the dtype. All later
@@ -97,7 +97,7 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
     finally:
         hook.remove()
     return {
-        text: Rounding(
+        text: AllowedRounding(
             tuple(error_of(logits, expected[text]) for logits in copies),
             tuple(error_of(logits, as_they_are[text]) for logits in copies),
         )
@@ -273,7 +273,7 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     model, which may be as large as memory allows, are tested with a few layers of each kind.
     """
     model_type: str = model.config.model_type
-    suspects: dict[Group, float] = {}
+    suspects: dict[RowGroup, float] = {}
     try:
         is_sampled = way is PassWay.COMPILED or part_of(model) is not None
         tried = few_layers(model) if is_sampled else nullcontext()
@@ -304,7 +304,7 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     )
 
 
-def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: bool) -> dict[Group, float]:
+def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: bool) -> dict[RowGroup, float]:
     """Return the groups of rows that were off, with their largest error in units of rounding.
 
     Raises `UnsupportedModel` if rounding is too large to detect faults.
@@ -323,7 +323,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     expected = cached_logits(model, texts)
     rounding = roundings(model, texts, expected)
     model.set_attn_implementation(passes.attention_name)
-    errors: dict[Group, list[tuple[Text, float]]] = {}
+    errors: dict[RowGroup, list[tuple[Text, float]]] = {}
     for row in SelfTestPasses(passes).run(texts):
         errors.setdefault(row.group, []).append((row.text, error_of(row.logits, expected[row.text])))
 
@@ -338,7 +338,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
             f"deviations of the logits in {numerics_of(model.dtype, None, None)}, which would hide any fault",
         )
 
-    def units(error: float, of_text: Rounding) -> float:
+    def units(error: float, of_text: AllowedRounding) -> float:
         """Return an error in units of its text's rounding, or of the median text's if that is larger."""
         between_ways = min(max(of_text.of_ways), MOST_BETWEEN_WAYS)
         return error / min(max(least_unit, between_ways, *of_text.of_copies), MOST_TOLERANCE / MOST_UNITS)
@@ -357,7 +357,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     return off
 
 
-def variant_group(passes: PassModel) -> Group | None:
+def variant_group(passes: PassModel) -> RowGroup | None:
     """Return a group of rows that gave other bits in a pass than alone, or None if none did."""
     longest = context_tokens(passes.model.config)
     texts = SelfTestTexts.of(
@@ -367,7 +367,7 @@ def variant_group(passes: PassModel) -> Group | None:
         attempt=0,
     )
     # Tokens at the end of the context have no past that could be fed first.
-    rows = [row for row in SelfTestPasses(passes).run(texts) if row.group is not Group.FAR]
+    rows = [row for row in SelfTestPasses(passes).run(texts) if row.group is not RowGroup.FAR]
     alone = _logits_alone(passes, [row.text for row in rows])
     return next((row.group for row in rows if not torch.equal(row.logits, alone[row.text])), None)
 

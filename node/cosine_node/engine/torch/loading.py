@@ -173,7 +173,9 @@ def _held_model(
     if quantize in BITS and not is_held:
         return _quantised(source, quantize, dtype=dtype, device=device).to(device)
     # With converted weights, the model is never in memory in float32 as a whole.
-    blocks = Blocks.LINEAR if quantize == HALF else Blocks.NONE if quantize is None else Blocks.ALL
+    blocks = (
+        StoredBlocks.LINEAR if quantize == HALF else StoredBlocks.NONE if quantize is None else StoredBlocks.ALL
+    )
     load = partial(load_model, source, dtype=dtype, blocks=blocks)
     model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
     if quantize is not None and is_held and not hold_model(model, quantize):
@@ -308,7 +310,7 @@ def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.devi
     return model
 
 
-class Blocks(Enum):
+class StoredBlocks(Enum):
     """The matrices of a GGUF file that keep their stored block format."""
 
     NONE = auto()
@@ -317,7 +319,9 @@ class Blocks(Enum):
     ALL = auto()
 
 
-def load_model(source: str, *, dtype: torch.dtype, blocks: Blocks = Blocks.NONE, **quantisation: Any) -> Any:
+def load_model(
+    source: str, *, dtype: torch.dtype, blocks: StoredBlocks = StoredBlocks.NONE, **quantisation: Any
+) -> Any:
     """Load a transformers model from a folder or by a Hugging Face id.
 
     `blocks` is for a GGUF file, `quantisation` for `from_pretrained`. Raises `UsageError`.
@@ -352,7 +356,7 @@ def load_gguf_model(
     config: Any,
     *,
     dtype: torch.dtype,
-    blocks: Blocks = Blocks.NONE,
+    blocks: StoredBlocks = StoredBlocks.NONE,
     layers: LayerRange | None = None,
     **options: Any,
 ) -> Any:
@@ -393,14 +397,16 @@ def load_gguf_model(
     return model
 
 
-def block_layouts(file: GgufFile, model: Any, blocks: Blocks, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
+def block_layouts(
+    file: GgufFile, model: Any, blocks: StoredBlocks, *, dtype: torch.dtype
+) -> dict[str, BlockLayout]:
     """Return the layouts, by name, of the weights of a model or a part of one that keep the file's blocks.
 
-    These are linear layers, with `Blocks.ALL` also experts and the embedding, whose blocks are smaller than numbers
-    of the dtype.
+    These are linear layers, with `StoredBlocks.ALL` also experts and the embedding, whose blocks are smaller than
+    numbers of the dtype.
     """
     found: dict[str, BlockLayout] = {}
-    if blocks is Blocks.NONE:
+    if blocks is StoredBlocks.NONE:
         return found
     embedding = model.get_input_embeddings()
     for name, stored in stored_matrices(file, model.state_dict()).items():
@@ -408,7 +414,7 @@ def block_layouts(file: GgufFile, model: Any, blocks: Blocks, *, dtype: torch.dt
         is_embedding = module is embedding and isinstance(module, torch.nn.Embedding)
         is_linear = type(module) is torch.nn.Linear and not name.removesuffix(".weight").endswith(READ_APART)
         is_known = are_computed_here(module) if stored.experts is not None else is_linear or is_embedding
-        if stored.kind in SIZES and is_known and (is_linear or blocks is Blocks.ALL):
+        if stored.kind in SIZES and is_known and (is_linear or blocks is StoredBlocks.ALL):
             layout = BlockLayout(stored.kind, stored.rows, stored.columns, experts=stored.experts)
             if layout.size_bytes < stored.rows * stored.columns * (stored.experts or 1) * dtype.itemsize:
                 found[name] = layout

@@ -22,7 +22,7 @@ _DELTAS: Final = {
 
 
 @dataclass
-class Block:
+class ContentBlock:
     """A block that grows; `begun` is its initial state."""
 
     index: int
@@ -43,7 +43,7 @@ class Block:
                 return self.begun | {kind: said}
 
 
-class Blocks:
+class ContentBlocks:
     """Converts parts to blocks.
 
     Blocks of thinking have a `signature`, without which clients do not send them back. Thinking that is not shown
@@ -53,7 +53,7 @@ class Blocks:
     def __init__(self, *, signature: str, shows_thinking: bool = True) -> None:
         self._signature = signature
         self._shows_thinking = shows_thinking
-        self._open: Block | None = None
+        self._open: ContentBlock | None = None
         self.content: list[Json] = []
         self.has_calls = False
 
@@ -92,7 +92,7 @@ class Blocks:
 
     def _begin(self, begun: Json) -> Iterator[Json]:
         yield from self.end()
-        self._open = Block(len(self.content), begun)
+        self._open = ContentBlock(len(self.content), begun)
         # Clients append the signature's delta to this one.
         told = begun | ({"signature": ""} if "signature" in begun else {})
         yield self._event("start", content_block=told)
@@ -115,7 +115,7 @@ def call_input(arguments: str) -> Json:
 class MessageWriter(OneTextWriter):
     """Writes one message of at most `most_tokens`."""
 
-    blocks: Blocks
+    blocks: ContentBlocks
     most_tokens: int
 
     def _opening(self) -> Iterator[Json]:
@@ -167,7 +167,7 @@ class MessageWriter(OneTextWriter):
 
 
 def message_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-    blocks = Blocks(signature=about["request_id"], shows_thinking=shows_thinking(body))
+    blocks = ContentBlocks(signature=about["request_id"], shows_thinking=shows_thinking(body))
     most_tokens = wanted.asked["max_new_tokens"]
     return MessageWriter(blocks=blocks, most_tokens=most_tokens, is_streamed=wanted.is_streamed, **about)
 

@@ -21,7 +21,7 @@ from cosine_node.gateway.fields import HARMLESS, HONOURED, NOTHING, REFUSED, Ref
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, text_request
 from cosine_node.gateway.tokens import chat_tokens
-from cosine_node.gateway.turns import BETWEEN, Turns
+from cosine_node.gateway.turns import BETWEEN, ConversationTurns
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.text.tokenizer import TextTokenizer
 
@@ -191,9 +191,9 @@ def _choice(body: Body, tools: Mapping[str, Json]) -> tuple[ToolChoice | NamedTo
     raise bad_value("tool_choice", "tool_choice must be of type auto, any, tool with its name, or none.")
 
 
-def _turns(body: Body) -> Turns:
+def _turns(body: Body) -> ConversationTurns:
     """Read the turns of the system prompt and of all messages."""
-    turns = Turns()
+    turns = ConversationTurns()
     for words in _texts(body.get("system"), "system"):
         if not words.startswith(_BILLING):
             turns.instruct(words)
@@ -236,7 +236,7 @@ def _texts(content: Any, path: str) -> Iterator[str]:
         yield text(block.get("text"), f"{block_path}.text")
 
 
-def _add(turns: Turns, role: str, block: Json, path: str) -> None:
+def _add(turns: ConversationTurns, role: str, block: Json, path: str) -> None:
     match role, block.get("type"):
         case _, "text":
             turns.say(role, text(block.get("text"), f"{path}.text"))

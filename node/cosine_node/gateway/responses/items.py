@@ -69,7 +69,7 @@ class Item(ABC):
 
 
 @dataclass
-class Message(Item):
+class OutputMessage(Item):
     """A message of the model, with the log-probabilities of its tokens if requested."""
 
     text_event = "output_text"
@@ -170,7 +170,7 @@ class CustomCall(Call):
         yield self._event(f"{self.text_event}.done", input=said)
 
 
-class Items:
+class OutputItems:
     """Converts parts to items."""
 
     def __init__(
@@ -197,8 +197,8 @@ class Items:
                 self._logprobs = logprobs
                 return
             case Content(text):
-                yield from self._go_on(Message, "msg")
-                assert isinstance(self._open, Message)
+                yield from self._go_on(OutputMessage, "msg")
+                assert isinstance(self._open, OutputMessage)
                 self._open.weigh(logprobs)
             case Reasoning(text):
                 yield from self._go_on(self._reasoning, "rs", is_kept=self._is_kept)
@@ -217,7 +217,7 @@ class Items:
     def end(self, status: str) -> Iterator[Json]:
         """Yield the events that end the output, which has at least one item; `status` is that of the last."""
         if self._open is None:
-            yield from self._go_on(Message, "msg")
+            yield from self._go_on(OutputMessage, "msg")
         yield from self._end(status)
 
     def _go_on(self, kind: type[Item], prefix: str, **fields: Any) -> Iterator[Json]:

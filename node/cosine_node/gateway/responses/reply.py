@@ -9,7 +9,7 @@ from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoicePart
 from cosine_node.gateway.logprobs import ChatLogprobs
 from cosine_node.gateway.reply_writer import Json, OneTextWriter, ReplyWriter
-from cosine_node.gateway.responses.items import Items
+from cosine_node.gateway.responses.items import OutputItems
 from cosine_node.gateway.responses.request import KEPT_REASONING
 from cosine_node.gateway.responses.tools import Tools
 from cosine_node.gateway.text_request import TextRequest
@@ -21,7 +21,7 @@ from cosine_p2p.request.results import Generation
 class ResponseWriter(OneTextWriter):
     """Writes one response; `told_again` are fields repeated from the request, `events` counts the events sent."""
 
-    items: Items
+    items: OutputItems
     told_again: Json
     events: int = 0
 
@@ -84,7 +84,7 @@ def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWr
     reasoning = body.get("reasoning") or {}
     is_summarized = (reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none"
     is_kept = KEPT_REASONING in (body.get("include") or ())
-    items = Items(about["request_id"], tools, is_summarized=is_summarized, is_kept=is_kept)
+    items = OutputItems(about["request_id"], tools, is_summarized=is_summarized, is_kept=is_kept)
     again = told_again(body, tools)
     return ResponseWriter(items=items, told_again=again, is_streamed=wanted.is_streamed, **about)
 

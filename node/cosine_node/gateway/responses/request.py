@@ -13,7 +13,7 @@ from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, read_content, text_request
 from cosine_node.gateway.tokens import chat_tokens
-from cosine_node.gateway.turns import Turns
+from cosine_node.gateway.turns import ConversationTurns
 from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -130,9 +130,9 @@ def _format(body: Body) -> dict[str, Any]:
     raise bad_value("text.format", "text.format must be of type text, json_object, or json_schema with a schema.")
 
 
-def _turns(body: Body) -> Turns:
+def _turns(body: Body) -> ConversationTurns:
     """Read the turns of the instructions and the input."""
-    turns = Turns()
+    turns = ConversationTurns()
     if body.get("instructions") is not None:
         turns.instruct(text(body["instructions"], "instructions"))
     given = required(body, "input")
@@ -156,7 +156,7 @@ def _turns(body: Body) -> Turns:
     return turns
 
 
-def _message(item: Body, path: str, turns: Turns) -> None:
+def _message(item: Body, path: str, turns: ConversationTurns) -> None:
     said = read_content(required(item, "content", path=f"{path}.content"), f"{path}.content")
     match item.get("role"):
         case "user" | "assistant" as role:
@@ -167,7 +167,7 @@ def _message(item: Body, path: str, turns: Turns) -> None:
             raise bad_value(f"{path}.role", f"{path}.role must be user, assistant, system or developer.")
 
 
-def _reasoning(item: Body, path: str, turns: Turns) -> None:
+def _reasoning(item: Body, path: str, turns: ConversationTurns) -> None:
     """Read reasoning or else its summary; text that another server encrypted is dropped."""
     for name in ("content", "summary"):
         parts = objects(item.get(name) or [], f"{path}.{name}")
@@ -180,17 +180,17 @@ def _reasoning(item: Body, path: str, turns: Turns) -> None:
         turns.reason(held)
 
 
-def _call(item: Body, path: str, turns: Turns) -> None:
+def _call(item: Body, path: str, turns: ConversationTurns) -> None:
     arguments = text(item.get("arguments") or "{}", f"{path}.arguments")
     turns.call(_call_id(item, path), _called(item, path), arguments)
 
 
-def _custom_call(item: Body, path: str, turns: Turns) -> None:
+def _custom_call(item: Body, path: str, turns: ConversationTurns) -> None:
     said = text(item.get("input") or "", f"{path}.input")
     turns.call(_call_id(item, path), _called(item, path), custom_arguments(said))
 
 
-def _output(item: Body, path: str, turns: Turns) -> None:
+def _output(item: Body, path: str, turns: ConversationTurns) -> None:
     turns.answer(_call_id(item, path), read_content(item.get("output"), f"{path}.output"))
 
 
@@ -205,7 +205,7 @@ def _called(item: Body, path: str) -> str:
     return Tool(name, None if namespace is None else text(namespace, f"{path}.namespace")).flat_name
 
 
-_ITEMS: Final[Mapping[str, Callable[[Body, str, Turns], None]]] = {
+_ITEMS: Final[Mapping[str, Callable[[Body, str, ConversationTurns], None]]] = {
     "message": _message,
     "reasoning": _reasoning,
     "function_call": _call,

@@ -94,7 +94,7 @@ class TrainingOptions:
         from cosine_p2p.access import Access
         from cosine_train.training.drafter_training import DrafterSettings, train_drafter
         from cosine_train.training.head_training import train_head
-        from cosine_train.training.loop import Plan, keep_freed_memory
+        from cosine_train.training.loop import TrainingPlan, keep_freed_memory
         from cosine_train.training.target_source import LocalSource, SwarmSource
 
         if self.prompts not in (None, OWN_PROMPTS):
@@ -134,7 +134,7 @@ class TrainingOptions:
                 device=self.device,
                 seed=self.seed,
             )
-        plan = Plan(
+        plan = TrainingPlan(
             learning_rate=self.learning_rate,
             # The values of the embedded drafters.
             warmup_steps=20,

@@ -29,7 +29,7 @@ from cosine_train.learning.child import RoundOutcome
 from cosine_train.learning.decision import Acceptance
 from cosine_train.learning.streams import VerifiedStream
 from cosine_train.training.distilling import POOL_TOKENS, drafter_in, right_choices
-from cosine_train.training.loop import Plan, train
+from cosine_train.training.loop import TrainingPlan, train
 from cosine_train.training.new_drafter import adopt, tables_by_token
 
 LONGEST_TOKENS: Final = 1024
@@ -109,7 +109,7 @@ def train_round(
     tokens = sum(len(stream.tokens) for stream in learned)
     epochs = min(settings.epochs, MOST_TOKENS / tokens)
     steps = math.ceil(epochs * len(learned) / settings.batch_rows)
-    plan = Plan(
+    plan = TrainingPlan(
         learning_rate=settings.learning_rate,
         warmup_steps=max(1, min(10, steps // 10)),
         weight_decay=0.01,

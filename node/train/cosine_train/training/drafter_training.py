@@ -17,7 +17,7 @@ from cosine_train.training.answers import Answer, Say, ask_all, most_frequent
 from cosine_train.training.card import drafter_card
 from cosine_train.training.distilling import Example, ExampleMix, distillation_loss, drafter_in, right_choices
 from cosine_train.training.local_target import LocalTarget
-from cosine_train.training.loop import Plan, Training, computes_in_bfloat16, train
+from cosine_train.training.loop import Training, TrainingPlan, computes_in_bfloat16, train
 from cosine_train.training.new_drafter import adopt
 from cosine_train.training.own_questions import write_follow_ups, write_own_questions
 from cosine_train.training.questions import TEMPERATURE, Question, prompts_of, read_questions
@@ -47,7 +47,7 @@ class DrafterSettings:
     follow_ups: int = 0
     out: Path
     work: Path
-    plan: Plan
+    plan: TrainingPlan
     answers: int
     held_out: int
     longest_prompt: int

@@ -36,7 +36,7 @@ _Batch = TypeVar("_Batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """Learning rate and budgets of a run, which ends when the first budget is used up."""
 
     learning_rate: float
@@ -87,7 +87,7 @@ def train(
     model: torch.nn.Module,
     draw: Callable[[int], _Batch],
     loss_of: Callable[[Any, _Batch], Tensor],
-    plan: Plan,
+    plan: TrainingPlan,
     *,
     device: str,
     checkpoint: Path | None = None,

@@ -9,7 +9,7 @@ import torch
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.torch.loading import STORED, Blocks, load_engine, load_gguf_model, read_config
+from cosine_node.engine.torch.loading import STORED, StoredBlocks, load_engine, load_gguf_model, read_config
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_architectures import TINY, VOCAB
 from tests.node.engine.gguf_models import tiny_folder, tiny_gguf
@@ -38,7 +38,7 @@ def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str,
     config = read_config(folder)
     dense, in_blocks = (
         load_gguf_model(file, read_config(folder), dtype=torch.float32, blocks=blocks, attn_implementation="eager")
-        for blocks in (Blocks.NONE, Blocks.ALL)
+        for blocks in (StoredBlocks.NONE, StoredBlocks.ALL)
     )
     assert type(in_blocks).__name__ == type(dense).__name__
     assert held_bytes(in_blocks) > 0

@@ -13,9 +13,9 @@ from cosine_node.engine.openai.server import (
     AHEAD_TOKENS,
     KEY_VARIABLE,
     MAX_LINE_BYTES,
-    Ending,
-    Piece,
+    ServerEnding,
     ServerFault,
+    ServerPiece,
     TextServer,
     Writing,
     read_piece,
@@ -55,9 +55,9 @@ def written(server: RecitingServer) -> Writing:
 def test_the_lines_of_each_server_are_read(form: Callable[[str, str | None], dict[str, Any]]) -> None:
     tokens = () if form is plain_event else ((" word", SURE),)
     data = b"" if form is ollama_object else b"data: "
-    assert read_piece(data + json.dumps(form(" word", None)).encode() + b"\n") == Piece(" word", tokens, None)
+    assert read_piece(data + json.dumps(form(" word", None)).encode() + b"\n") == ServerPiece(" word", tokens, None)
     ends = [read_piece(data + json.dumps(form("", why)).encode()) for why in ("stop", "length")]
-    assert [piece and piece.ending for piece in ends] == [Ending.TEXT, Ending.LENGTH]
+    assert [piece and piece.ending for piece in ends] == [ServerEnding.TEXT, ServerEnding.LENGTH]
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b": ping", b"event: x", b"data: [DONE]", b"{}", b'{"choices": []}'])
@@ -86,7 +86,7 @@ def test_what_is_no_probability_is_none(value: str) -> None:
     line = (
         '{"choices": [{"text": "ab", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-0.1, ' + value + "]}}]}"
     )
-    assert read_piece(line.encode()) == Piece("ab", (), None)
+    assert read_piece(line.encode()) == ServerPiece("ab", (), None)
 
 
 def test_a_server_is_found_with_its_model(reciting: RecitingServer) -> None:
@@ -141,7 +141,7 @@ def test_a_request_asks_for_few_tokens_greedily_and_ollama_for_the_text_as_it_is
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "secret")
     writing = written(reciting)
-    assert (writing.ending, writing.prompt + writing.text) == (Ending.LENGTH, TEXT[: 40 + len(writing.text)])
+    assert (writing.ending, writing.prompt + writing.text) == (ServerEnding.LENGTH, TEXT[: 40 + len(writing.text)])
     assert len(writing.starts) == AHEAD_TOKENS
     [asked] = reciting.asked
     assert (asked["temperature"], asked["max_tokens"], asked["stream"]) == (0, AHEAD_TOKENS, True)
@@ -175,14 +175,14 @@ def test_nonsense_ends_a_text_and_is_bounded(
     monkeypatch.setattr(server_module, "NEXT_S", 0.1)
     reciting.answer = answer
     writing = written(reciting)
-    assert (writing.ending, writing.fault) == (Ending.FAULT, fault)
+    assert (writing.ending, writing.fault) == (ServerEnding.FAULT, fault)
     assert len(writing.text) <= server_module.MAX_ANSWER_BYTES
 
 
 def test_an_answer_without_more_text_is_the_end_of_it(reciting: RecitingServer) -> None:
     for answer in (says(), says(event("", "length")), says(event("a"))):
         reciting.answer = answer
-        assert written(reciting).ending is Ending.TEXT
+        assert written(reciting).ending is ServerEnding.TEXT
 
 
 @pytest.mark.parametrize("begun", [says(event("a"), waits=True), says(waits=True)], ids=["amid", "before any"])

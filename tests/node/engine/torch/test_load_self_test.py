@@ -16,7 +16,7 @@ from cosine_node.engine.forward.flat_decoder import FlatDecoder
 from cosine_node.engine.forward.pass_plan import AttentionCall, AttentionMask, PassPlan, mask_of
 from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.prefix_cache import PrefixCache
-from cosine_node.engine.self_test import Group, SelfTestTexts
+from cosine_node.engine.self_test import RowGroup, SelfTestTexts
 from cosine_node.engine.torch.load_self_test import (
     LEAST_TOLERANCE,
     MOST_UNITS,
@@ -252,14 +252,14 @@ def test_a_rope_that_is_scaled_to_its_original_length_only_is_refused(monkeypatc
         return decoder
 
     monkeypatch.setattr(FlatDecoder, "of", faulty)
-    with pytest.raises(UnsupportedModel, match=Group.FAR):
+    with pytest.raises(UnsupportedModel, match=RowGroup.FAR):
         check_exactness(model)
 
 
 def test_a_faulty_decoding_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(ARCHITECTURES["Llama"]()).to(torch.bfloat16)
     _decodes_with_half_its_keys(monkeypatch)
-    with pytest.raises(UnsupportedModel, match=Group.DECODING):
+    with pytest.raises(UnsupportedModel, match=RowGroup.DECODING):
         check_exactness(model)
 
 
