@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Final
 
 from cosine_node import zoo
 from cosine_node.advice.servers import find_servers
 from cosine_node.advice.suggestions import Advice, MeasuredMachine, TargetSwarm, advise
 from cosine_node.chains.model_needs import served_dtype, target_sizes
+from cosine_node.doctor.packages import INSTALL
 from cosine_node.engine.pool_size import free_memory_bytes
 from cosine_node.processes.answer import answer_of
 from cosine_p2p.survey import NodeSight
@@ -37,6 +39,8 @@ async def find_advice(
 
 def measure_machine(target: str = "") -> MeasuredMachine:
     """Measure memory and the embedded drafter of a target, and find servers. Blocks; raises `UsageError`."""
+    if find_spec("torch") is None:
+        raise UsageError(f"A machine is measured with PyTorch, which is missing. {INSTALL['node']}")
     drafters: list[tuple[str, float | None, int]] = []
     failures = (OSError, TimeoutError, ValueError, UsageError)
     try:

@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 from cosine_node import zoo
@@ -35,8 +34,6 @@ def suggest(
 
     The nodes of a swarm are asked what it lacks, and servers on this machine, such as Ollama, for their models.
     """
-    if find_spec("torch") is None:
-        raise ModuleNotFoundError(name="torch")
     peers = (*([link] if link else []), *several(initial_peers))
     run_interruptibly(_suggest(peers, options, as_json=as_json))
 

@@ -6,9 +6,12 @@ import pytest
 
 from cosine_node.advice import measurement
 from cosine_node.advice.suggestions import MeasuredMachine
+from cosine_node.chains.model_needs import POOL_TOKENS, model_needs
+from cosine_node.chains.planning import ModelNeeds
 from tests.node.cli.conftest import Run
 
 GIB = 2**30
+MEASURE = measurement.measure_machine
 HERE = MeasuredMachine(
     cores=8, memory_bytes=8 * GIB, read_bytes_per_s=32.0 * GIB, drafters=(("zoo:x", 0.002, GIB),)
 )
@@ -16,6 +19,11 @@ HERE = MeasuredMachine(
 
 @pytest.fixture(autouse=True)
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sizes(model: str, dtype: str) -> ModelNeeds:
+        return model_needs(model, dtype, POOL_TOKENS)[0]
+
+    # In this process, which has loaded PyTorch already.
+    monkeypatch.setattr(measurement, "target_sizes", sizes)
     monkeypatch.setattr(measurement, "measure_machine", lambda *_: HERE)
 
 
@@ -39,8 +47,15 @@ def test_a_plan_takes_the_measured_figures_of_this_machine(run: Run) -> None:
 
 @pytest.mark.thorough
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(measurement, "measure_machine", MEASURE)
     found = measurement.measure_machine("zoo:target")
     assert found.read_bytes_per_s > 1e8 and found.memory_bytes > 0
     (model, token_s, memory_bytes), *_ = found.drafters
     assert model == "zoo:draft-general" and token_s is not None and 0 < token_s < 1 and memory_bytes > 1 << 20
+
+
+def test_a_machine_without_pytorch_is_told_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "measure_machine", MEASURE)
+    monkeypatch.setattr("cosine_node.advice.measurement.find_spec", lambda _: None)
+    told = run("suggest", "--target", "zoo:target")
+    assert (told.code, "pip install '.[node]'" in told.err) == (2, True)
