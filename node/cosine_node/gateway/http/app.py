@@ -25,6 +25,8 @@ from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, LengthCheck, RequestLog
 from cosine_node.gateway.messages.reply import message_writer
 from cosine_node.gateway.messages.request import counted, parse_message
+from cosine_node.gateway.page.files import asset_routes
+from cosine_node.gateway.page.routes import Trend, Watched
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer
 from cosine_node.gateway.reply_writer import OWN_HEADERS, Json, own_config
 from cosine_node.gateway.responses.reply import response_writer
@@ -33,8 +35,6 @@ from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.page.files import asset_routes
-from cosine_node.page.routes import Trend, Watched
 from cosine_node.terminal.events import Emit
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient

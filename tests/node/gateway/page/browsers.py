@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.page.machine import OwnMachine
+from cosine_node.gateway.page.machine import OwnMachine
 from tests.node.gateway.gateways import ServedGateway, served
-from tests.node.page.crowd import told_machine
-from tests.node.page.scene import scene
+from tests.node.gateway.page.crowd import told_machine
+from tests.node.gateway.page.scene import scene
 
 CHROMIUM: Final = shutil.which("chromium")
 QUESTION: Final = "How can many machines write one text?"

@@ -20,9 +20,9 @@ from cosine_node.gateway.admission import Admission, admitted_object
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
-from cosine_node.page.invited import invitation_facts
-from cosine_node.page.machine import OwnMachine, is_here
-from cosine_node.page.swarm_facts import changes, swarm_facts
+from cosine_node.gateway.page.invited import invitation_facts
+from cosine_node.gateway.page.machine import OwnMachine, is_here
+from cosine_node.gateway.page.swarm_facts import changes, swarm_facts
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.invitation import INVITED_DAYS

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from cosine_node.page.files import POLICY, read_assets
+from cosine_node.gateway.page.files import POLICY, read_assets
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
 from cosine_protocol.digests import request_digest

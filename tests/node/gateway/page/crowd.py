@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from cosine_lab.simulation.swarm import numbered_identity
-from cosine_node.page.swarm_facts import swarm_facts
+from cosine_node.gateway.page.swarm_facts import swarm_facts
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import Role

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import segno
 
-from cosine_node.page.invited import invitation_facts
+from cosine_node.gateway.page.invited import invitation_facts
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Invitation
 from cosine_protocol.records import NodeRecord

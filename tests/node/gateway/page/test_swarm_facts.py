@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.page.swarm_facts import changes, swarm_facts, way_to
+from cosine_node.gateway.page.swarm_facts import changes, swarm_facts, way_to
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import Role

@@ -1,4 +1,4 @@
-"""Pictures of the page over a simulated swarm: `python -m tests.node.page.pictures` writes the documentation's.
+"""Pictures of the page over a simulated swarm: `python -m tests.node.gateway.page.pictures` writes the documentation's.
 
 It needs what the tests beside it need.
 """
@@ -6,8 +6,8 @@ It needs what the tests beside it need.
 from pathlib import Path
 from typing import Any, Final
 
-from tests.node.page.browsers import chromium, visited
-from tests.node.page.scene import LARGE, scene
+from tests.node.gateway.page.browsers import chromium, visited
+from tests.node.gateway.page.scene import LARGE, scene
 from tests.test_rooms import ROOT
 
 IMAGES: Final = ROOT / "docs" / "images"

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from cosine_node.page.routes import SwarmWatch
+from cosine_node.gateway.page.routes import SwarmWatch
 from tests.scenes import in_virtual_time
 
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from cosine_node.chains.model_needs import fit_of, target_sizes
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.page import machine
-from cosine_node.page.machine import OwnMachine, is_here
+from cosine_node.gateway.page import machine
+from cosine_node.gateway.page.machine import OwnMachine, is_here
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange

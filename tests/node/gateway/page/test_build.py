@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from cosine_node.page.files import FOLDER, read_assets
+from cosine_node.gateway.page.files import FOLDER, read_assets
 from tests.test_rooms import ROOT
 
 WEB: Final = ROOT / "web"

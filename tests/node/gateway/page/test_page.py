@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from cosine_node.advice.suggestions import Advice, Suggestion
-from cosine_node.page import routes
-from cosine_node.page.machine import OwnMachine
-from cosine_node.page.routes import Watched
+from cosine_node.gateway.page import routes
+from cosine_node.gateway.page.machine import OwnMachine
+from cosine_node.gateway.page.routes import Watched
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Invitation
 from tests.node.gateway.gateways import served
-from tests.node.page.browsers import DONE, QUESTION, chromium, visited, visiting
-from tests.node.page.crowd import HOSTILE, TURNING, crowd, hostile_reply, hostile_swarm, told_machine
-from tests.node.page.scene import LIE, REPLY, SLOW, join_honest, scene
+from tests.node.gateway.page.browsers import DONE, QUESTION, chromium, visited, visiting
+from tests.node.gateway.page.crowd import HOSTILE, TURNING, crowd, hostile_reply, hostile_swarm, told_machine
+from tests.node.gateway.page.scene import LIE, REPLY, SLOW, join_honest, scene
 
 pytestmark = [pytest.mark.thorough, pytest.mark.network]
 
