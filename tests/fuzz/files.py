@@ -16,6 +16,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cosine_node import zoo
+from cosine_node.endpoint_audit.asking import EndpointQuestion, read_answer
 from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.engine.gguf.unfolding import unfold, unfold_part
 from cosine_node.engine.gguf.writing import StoredModel
@@ -440,6 +441,13 @@ def check_completion(data: bytes) -> None:
         assert all(0.0 <= probability <= 1.0 for _, probability in piece.tokens)
 
 
+def check_chat(data: bytes) -> None:
+    """An endpoint's answer is text that can be encoded, with log-probabilities."""
+    answer = read_answer(EndpointQuestion("", 0.0, 0), data)
+    answer.text.encode()
+    assert all(-1e3 < nats <= 0.0 for _, nats in answer.told)
+
+
 TARGETS: Final = {
     "gguf-part": FuzzTarget(check=check_gguf_part, seeds=_metadata_seeds, mutate=mutated_json, runs=1_000),
     "gguf": FuzzTarget(check=check_gguf, seeds=lambda: list(_samples()), runs=5_000),
@@ -468,6 +476,7 @@ TARGETS: Final = {
     "completion": FuzzTarget(
         check=check_completion, seeds=partial(json_seeds, "completion"), runs=20_000, mutate=mutated_json
     ),
+    "chat": FuzzTarget(check=check_chat, seeds=partial(json_seeds, "chat"), runs=20_000, mutate=mutated_json),
     "schema": FuzzTarget(
         check=check_schema,
         seeds=partial(json_seeds, "schema"),

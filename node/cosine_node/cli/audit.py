@@ -1,17 +1,31 @@
-"""`cosine audit`: let other verifiers or this machine judge a stored text, or check evidence."""
+"""`cosine audit`: let others or this machine judge a stored text, check evidence, or judge an endpoint."""
 
 import asyncio
 import json
+import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import DEFAULT_TARGET, ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_node.cli.options import (
+    DEFAULT_TARGET,
+    ENTRANCE,
+    AsJson,
+    InitialPeers,
+    model_option,
+    option,
+    several,
+    takes_options,
+)
+from cosine_node.engine.pool_size import AUTO
+from cosine_node.models.engine_kind import EngineChoice, parse_engine
 from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
@@ -19,6 +33,8 @@ from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_p2p.trust.peer_memory import PeerFailures
@@ -31,6 +47,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 64 << 20
 """Far more than the longest generation."""
 WAIT_S: Final = 600.0
+MAX_QUESTIONS: Final = 400
 
 
 WORDS: Final[Mapping[AuditState, str]] = {
@@ -72,12 +89,59 @@ class CheckedPiece:
         )
 
 
+endpoint_option = partial(option, panel="Is it the model?", envvar=None)
+"""These options are of one command, which no environment variable gives but the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """An endpoint to be tried, and the numerics that it claims."""
+
+    endpoint: Annotated[
+        str | None,
+        endpoint_option(
+            "endpoint",
+            "URL#NAME",
+            "Judge which model answers there. OpenAI's API; NAME is what it calls --model.",
+            everyday=True,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        endpoint_option("key", "KEY", "API key of the endpoint.", envvar="COSINE_ENDPOINT_KEY"),
+    ] = None
+    questions: Annotated[int, endpoint_option("questions", "COUNT", "Questions to ask, 10 to 400.")] = 100
+    seed: Annotated[int | None, endpoint_option("seed", "NUMBER", "Draws the questions. Default: a new one.")] = (
+        None
+    )
+    only_claimed: Annotated[
+        bool, endpoint_option("only-claimed", "", "Load the model once, without other numerics to compare with.")
+    ] = False
+    out: Annotated[
+        Path | None,
+        endpoint_option("out", "FILE", "Write the signed report. `audit FILE` checks it.", everyday=True),
+    ] = None
+    engine: Annotated[str, model_option("engine", "ENGINE", "As of `join`, like the following.")] = AUTO
+    device: Annotated[str, model_option("device", "DEVICE", "Where the model runs.")] = AUTO
+    dtype: Annotated[str, model_option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.")] = AUTO
+    quantize: Annotated[str | None, model_option("quantize", "KIND", "float16, int8, int4 or stored.")] = None
+
+    def choice(self) -> EngineChoice:
+        """Raises `UsageError`."""
+        return EngineChoice(
+            kind=parse_engine(self.engine), device=self.device, dtype=self.dtype, quantize=self.quantize
+        )
+
+
 @takes_options
 def audit(
     options: Annotated[ClientOptions, (*ENTRANCE, "trust")],
+    tried: EndpointOptions,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Output of `generate --json`. Default: the evidence kept here."),
+        typer.Argument(
+            metavar="FILE", help="Output of `generate --json` or --out. Default: the evidence kept here."
+        ),
     ] = None,
     initial_peers: InitialPeers = None,
     offline: Annotated[
@@ -88,11 +152,25 @@ def audit(
         bool, everyday("--local", help="Judge with the target's weights here. It asks no peer.")
     ] = False,
     model: Annotated[
-        str, everyday("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`.")
+        str, everyday("--model", metavar="MODEL", help="Weights for `--local` or `--endpoint`. As in `join`.")
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Let other verifiers or this machine judge a text."""
+    """Let others or this machine judge a text, or which model an endpoint runs."""
+    from cosine_node.endpoint_audit.report import NAME, open_report, sign_report
+
+    if tried.endpoint is not None:
+        if file is not None:
+            raise UsageError("--endpoint asks anew: leave FILE out.")
+        identity = None if (given := options["identity"]) is None else Path(given)
+        signed = sign_report(run_interruptibly(_examined(tried, model)), load_identity(identity))
+        if tried.out is not None:
+            replace_text(tried.out, json.dumps(signed))
+        _tell_report(open_report(signed), as_json=as_json)
+        return
+    if file is not None and NAME in (kept := read_object(file)):
+        _tell_report(open_report(kept), as_json=as_json)
+        return
     if local and offline:
         raise UsageError("--local judges the text again and --offline does not: give one of them.")
     pieces = read_evidence(file)
@@ -125,18 +203,63 @@ def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
         if found := kept.read():
             return found
         raise UsageError(f"No evidence is kept in {kept.path}; name a file that `generate --json` wrote.")
+    outer = read_object(file)
+    inner = outer.get("audit")
+    pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))
+    if not pieces:
+        raise UsageError(f"{file} holds nothing that a verifier signed; `generate --json` writes it.")
+    return pieces
+
+
+def read_object(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{file} is too large for a result of `generate --json`.")
         value: Any = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not a result of `generate --json`: {error}.") from None
-    outer = value if isinstance(value, dict) else {}
-    inner = outer.get("audit")
-    pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))
-    if not pieces:
-        raise UsageError(f"{file} holds nothing that a verifier signed; `generate --json` writes it.")
-    return pieces
+    return value if isinstance(value, dict) else {}
+
+
+async def _examined(tried: EndpointOptions, model: str) -> dict[str, Any]:
+    """Ask an endpoint, and judge its answers with the weights of a model."""
+    from cosine_node.endpoint_audit.asking import AskedEndpoint
+    from cosine_node.endpoint_audit.examination import LEAST_ANSWERS, ask, read_answers
+
+    if not LEAST_ANSWERS <= tried.questions <= MAX_QUESTIONS:
+        raise UsageError(f"--questions must lie between {LEAST_ANSWERS} and {MAX_QUESTIONS}.")
+    if tried.out is not None and not tried.out.parent.is_dir():
+        raise UsageError(f"There is no folder {tried.out.parent} to write {tried.out.name} into.")
+    endpoint, claimed = AskedEndpoint.parse(tried.endpoint or "", model=model, key=tried.key), tried.choice()
+    seed = secrets.randbelow(1 << 31) if tried.seed is None else tried.seed
+    line, stage = WaitingLine(sys.stderr), Stage("Asking")
+    try:
+        async with telling_stages(line, lambda: stage.sentence):
+            answers = await ask(endpoint, tried.questions, seed, note=stage.change)
+            reading = partial(read_answers, only_claimed=tried.only_claimed, note=stage.change)
+            read = await asyncio.to_thread(reading, answers, model, claimed)
+            return {
+                "endpoint": f"{endpoint.url}#{endpoint.model}",
+                "model": model,
+                "seed": seed,
+                "asked_at_s": round(time.time()),
+                "refused_fields": sorted(endpoint.dropped),
+                "unanswered": endpoint.faults,
+                **await asyncio.to_thread(read.judged),
+                "answers": [asdict(answer) for answer in answers],
+            }
+    finally:
+        line.end()
+
+
+def _tell_report(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a report without its answers. Exits with 1 unless the endpoint runs the model."""
+    from cosine_node.endpoint_audit.report import sentences
+
+    found = {name: value for name, value in report.items() if name != "answers"}
+    show(sys.stdout, json.dumps(found) + "\n" if as_json else sentences(report))
+    if report.get("verdict") != "this model":
+        raise typer.Exit(FAILURE_EXIT)
 
 
 def check(piece: Evidence) -> CheckedPiece:

@@ -10,12 +10,12 @@ from cosine_node.doctor.finding import Finding, failure, fine, warning
 
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": (
-        *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
-        *("psutil", "safetensors", "torch", "transformers"),
+        *("gguf", "google", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
+        *("numpy", "psutil", "safetensors", "torch", "transformers"),
     ),
     "llama": (
-        *("gguf", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
-        *("psutil", "safetensors", "xllamacpp"),
+        *("gguf", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
+        *("numpy", "psutil", "safetensors", "xllamacpp"),
     ),
     "light": ("libp2p", "trio"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
