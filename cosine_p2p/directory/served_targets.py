@@ -59,7 +59,7 @@ def only_target(verifiers: Sequence[NodeRecord]) -> str:
     if not found:
         raise GenerationFailed(
             "No verifier of any target is listed in this network: check --initial-peers and --network, name a "
-            "target with --target, or start a verifier: `cosine-node join --role verifier --model MODEL`."
+            "target with --target, or start a verifier: `cosine-node verify --model MODEL`."
         )
     if len({target.name for target in found}) > 1 and len({target.digest for target in found}) > 1:
         named = ", ".join(map(str, found[:MAX_NAMED])) + (", and others" if len(found) > MAX_NAMED else "")

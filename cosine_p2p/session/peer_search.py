@@ -95,7 +95,7 @@ class PeerSearch:
         if not found:
             raise GenerationFailed(
                 f"No verifier serves {named!r} in this network; check --initial-peers, or start one with "
-                f"`cosine-node join --role verifier --model {named}`."
+                f"`cosine-node verify --model {named}`."
             )
         candidates = self._ranked(found)
         if not candidates.records:

@@ -36,6 +36,7 @@ from cosine_node.terminal.help_screen import ALL, HELP, Everyday, Group, add_com
 from cosine_node.terminal.interrupts import raise_on_interrupt
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
 from cosine_node.terminal.waiting import clear
+from cosine_p2p.invitation import SCHEME
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -157,12 +158,12 @@ for heading, commands in COMMANDS.items():
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Rewrite `--initial-peers A B` as `--initial-peers A --initial-peers B`."""
+    """Rewrite `--initial-peers A B`, of addresses or invitations, as `--initial-peers A --initial-peers B`."""
     spread: list[str] = []
     follows_option = follows_address = False
     for argument in arguments:
         is_option = argument.replace("_", "-") == "--initial-peers"
-        if follows_address and argument.startswith("/"):
+        if follows_address and argument.startswith(("/", SCHEME)):
             spread.append("--initial-peers")
         else:
             follows_address = follows_option and not is_option

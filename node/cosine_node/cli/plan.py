@@ -208,7 +208,7 @@ def _lines(made: Plan, model: str, seen: SeenSwarm, *, acceptance_rate: float, p
         f"A prompt of {prompt_tokens:,} tokens takes {made.prompt_s(prompt_tokens):.1f} s over the slowest uplink."
     )
     commands = [
-        f"{_shown(stage.machine.name, seen)}: cosine-node join --role stage --model {model} --layers {stage.layers}"
+        f"{_shown(stage.machine.name, seen)}: cosine-node stage --model {model} --layers {stage.layers}"
         for stage in made.stages
         if seen.held.get(stage.machine.name) != str(stage.layers)
     ]

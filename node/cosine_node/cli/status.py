@@ -167,19 +167,19 @@ def problem_of(survey: "Survey", network: str) -> str:
     if not survey.nodes and survey.target == ALL_TARGETS:
         return (
             f"Nobody in the network {network!r} lists a target; check --network and --initial-peers, name a target "
-            "with --target, or start a verifier: `cosine-node join --role verifier --model MODEL`."
+            "with --target, or start a verifier: `cosine-node verify --model MODEL`."
         )
     if not survey.nodes:
         return (
             f"Nobody serves {survey.target!r} in the network {network!r}; check --network, --target and "
-            f"--initial-peers, or start a node: `cosine-node join --role verifier --model {survey.target}`."
+            f"--initial-peers, or start a node: `cosine-node verify --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes) and survey.target != ALL_TARGETS:
         has_stages = any(sight.record.stage is not None for sight in survey.nodes)
-        missing, over = ("head of the stages", " --over-stages") if has_stages else ("verifier", "")
+        missing, verb = ("head of the stages", "head") if has_stages else ("verifier", "verify")
         return (
             f"No {missing} of {survey.target!r}, so nothing can be generated; start one with "
-            f"`cosine-node join --role verifier{over} --model {survey.target}`."
+            f"`cosine-node {verb} --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER and not sight.reason for sight in survey.nodes):
         return "No verifier can be reached from here; run `cosine-node doctor` on its machine."
@@ -333,7 +333,7 @@ def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
         yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {span}"
         gaps = unheld(held, layers=layers)
         if gaps:
-            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
+            yield f"{gaps_sentence(gaps)} `cosine-node stage` takes them."
 
 
 def shortened(counts: Sequence[int]) -> list[int]:

@@ -159,7 +159,7 @@ def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
         f"By the clock: {machine.target} in {machine.stages} parts, {machine.rtt_ms:g} ms between any two nodes, "
         f"by delays in their processes; the parts, {machine.drafters} drafters and the client shared "
         f"{machine.processors} processors. A machine that can hold the whole model is faster alone.",
-        "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "
+        "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node draft "
         f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there.",
     ]
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(RacedWay.COSINE, t) < 1.0]

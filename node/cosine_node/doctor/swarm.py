@@ -226,7 +226,7 @@ def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | 
         found = f"{len(served)} targets are served, {', '.join(served)}; --target NAME looks at the nodes of one"
         return [fine(SWARM, found)]
     if target == ALL_TARGETS and not served:
-        fix = "Check --network and --initial-peers, or start one: `cosine-node join --role verifier --model MODEL`."
+        fix = "Check --network and --initial-peers, or start one: `cosine-node verify --model MODEL`."
         return [failure(VERIFIERS, f"nobody in the network {network!r} lists a target", fix)]
     name = target if target != ALL_TARGETS else served[0]
     return [_judge_verifiers(seen, network=network, target=name, role=role), _judge_drafters(seen, target=name)]
@@ -237,7 +237,7 @@ def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Ro
     if not verifiers and role in (Role.VERIFIER, Role.STAGE):
         return fine(VERIFIERS, f"none of {target} in the network {network!r} yet")
     if not verifiers:
-        start = f"start one: `cosine-node join --role verifier --model {target}`"
+        start = f"start one: `cosine-node verify --model {target}`"
         fix = f"Check --network, --target and --initial-peers, or {start}."
         return failure(VERIFIERS, f"nobody in the network {network!r} verifies {target}", fix)
     silent = [node for node in verifiers if node.reason]
@@ -255,7 +255,7 @@ def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
     drafters = seen.of_role(Role.DRAFTER)
     if not drafters:
         found = f"nobody drafts for {target}: its verifiers decode alone"
-        fix = f"A drafter can make it faster: `cosine-node join --role drafter --model MODEL --target {target}`."
+        fix = f"A drafter can make it faster: `cosine-node draft --model MODEL --target {target}`."
         return warning(DRAFTERS, found, fix)
     silent = [node for node in drafters if node.reason]
     reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"

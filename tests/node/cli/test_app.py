@@ -64,6 +64,8 @@ def test_one_option_may_be_followed_by_several_addresses(run: Run, asked: dict[s
     assert (asked["peers"], asked["seed"], asked["prompt"]) == ((A, B, C), 5, "hi")
     option = "--initial-peers"
     assert spread_peers(["generate", option, A, "/path"]) == ["generate", option, A, option, "/path"]
+    link = f"cosine:{A}"
+    assert spread_peers(["generate", option, link, link]) == ["generate", option, link, option, link]
     for arguments in (["generate", option, A, "hi"], ["generate", "/start", B], [option], []):
         assert spread_peers(arguments) == arguments
 

@@ -61,13 +61,13 @@ def test_the_machines_of_a_swarm_are_planned_with_what_they_give_now(
     # Together they hold all, but none begins where another ends.
     told = run(*given)
     assert told.code == 0 and "As it is: Layers of 8 are held by stages that do not follow each other" in told.out
-    assert told.out.count("cosine-node join --role stage --model zoo:target --layers") == 1
+    assert told.out.count("cosine-node stage --model zoo:target --layers") == 1
     made = json.loads(run(*given, "--json").out)
     assert set(made["held"].values()) == {"0:5", "4:8"} and made["outlook"]["tokens_per_s"] is None
     held[1] = announced(2, 5, 8, pass_us=500)
     assert "All hold these layers already." in run(*given).out
     more = run(*given, "--machine", "desk=2GiB,read=500GB,rtt=1ms")
-    assert "desk: cosine-node join" in more.out and "none" in more.out
+    assert "desk: cosine-node stage" in more.out and "none" in more.out
     held.clear()
     assert "Nobody announces stages of zoo:target" in run(*given).err
 

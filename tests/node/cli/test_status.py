@@ -117,7 +117,7 @@ def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answe
     (stage,) = expected["stages"]
     assert stage["layers"] == "0:8" and expected["tokens_per_s"] == pytest.approx(1 / expected["pass_s"])
     assert f"A pass over 1 stage takes {1e3 * expected['pass_s']:.0f} ms" in text
-    assert "--over-stages" in problem_of(survey(*held), "main")
+    assert "cosine-node head " in problem_of(survey(*held), "main")
     gone = survey(verifier, replace(held[0], reason="gone"), held[1])
     assert "Layers 0:4 of 8 are held by nobody." in drawn(gone)
 
@@ -131,7 +131,7 @@ def test_strangers_cannot_steer_the_terminal() -> None:
     ("seen", "part"),
     [
         (survey(), "check --network, --target and --initial-peers"),
-        (survey(sight()), "cosine-node join --role verifier --model zoo:target"),
+        (survey(sight()), "cosine-node verify --model zoo:target"),
         (survey(sight(role=Role.VERIFIER, reason="gone")), "No verifier can be reached"),
         (survey(problem="the DHT did not answer in time"), "cosine-node doctor"),
     ],
@@ -212,7 +212,7 @@ def test_the_command_prints_a_table_or_one_object_with_convicted_and_banned_peer
 def test_nobody_found_is_a_failure_with_the_next_step(run_status: Run, arguments: tuple[str, ...]) -> None:
     told = run_status(*arguments, is_anybody=False)
     sentence = json.loads(told.out)["problem"] if arguments else told.err
-    assert "Nobody serves 'someone/model'" in sentence and "cosine-node join" in sentence
+    assert "Nobody serves 'someone/model'" in sentence and "cosine-node verify" in sentence
     assert (told.code, bool(told.out)) == (1, bool(arguments))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the page over a simulated swarm: `python -m tests.node.gateway.page.pictures` writes the documentation's.
+"""Pictures of the page over a simulated swarm, for the documentation: `python -m tests.node.gateway.page.pictures`.
 
 It needs what the tests beside it need.
 """
