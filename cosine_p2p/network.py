@@ -28,6 +28,7 @@ from cosine_p2p.text.tokenizer_loads import TokenizerLoads
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
+from cosine_p2p.transport.lan import find_neighbours
 from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
@@ -230,12 +231,12 @@ def joining(
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light client first dials the nodes of `target` in `memory`.
 
-    `initial_peers` are addresses or invitations. With `listens` a full client reaches nodes behind routers
-    directly. While no peer answers it retries for `patience_s` (default: `join_patience_s`) and reports that to
-    `note`. Raises `UsageError`.
+    `initial_peers` are addresses or invitations; without any, nodes are looked for in the local network. With
+    `listens` a full client reaches nodes behind routers directly. While no peer answers it retries for `patience_s`
+    (default: `join_patience_s`) and reports that to `note`. Raises `UsageError`.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
-    if not peers:
+    if not peers and not access.uses_lan:
         raise UsageError(
             "No initial peers: give the address of at least one node of the network, as initial_peers or with "
             "--initial-peers (nodes print theirs when they are ready)."
@@ -249,14 +250,21 @@ def joining(
 
     # The memory is separate for each set of initial peers, which stand for a swarm.
     swarm = " ".join((access.network, *sorted(peers)))
-    join = partial(
-        NetworkSwarm.join,
-        peers,
-        access=access,
-        kind=kind,
-        tokenizer_folder=tokenizer_folder,
-        memory=(memory or ClientMemory()).of_swarm(swarm, target=target),
-        listens=listens,
-    )
+    swarm_memory = (memory or ClientMemory()).of_swarm(swarm, target=target)
+
+    async def join() -> NetworkSwarm:
+        found = peers or await find_neighbours(access.network)
+        if not found:
+            said = f"no node of the network {access.network!r} is found; give the address of one as an initial peer"
+            raise PeerLost("the local network", said)
+        return await NetworkSwarm.join(
+            found,
+            access=access,
+            kind=kind,
+            tokenizer_folder=tokenizer_folder,
+            memory=swarm_memory,
+            listens=listens,
+        )
+
     patience_s = join_patience_s() if patience_s is None else patience_s
     return partial(ask_patiently, join, patience_s=patience_s, note=note)

@@ -17,6 +17,8 @@ CHECK_EXAMPLES: Final = 50
 # Before PyTorch is imported, and for the processes that tests start. Nodes compute small models in one thread, too;
 # two workers with two threads each on two processors wait for each other, and take the processors to wait.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Nothing is looked for, or found by others, in the network of this machine.
+os.environ["COSINE_LAN"] = "0"
 
 # Seconds are no property of the code: a busy machine would fail tests that are right. Nor are the examples drawn:
 # `make explore` draws others.

@@ -386,6 +386,9 @@ class ClientOptions(GenerationOptions, total=False):
             (),
         ),
     ]
+    lan: Annotated[
+        bool | None, Option(FLAG, NETWORK, "Without initial peers, find nodes in the local network. Default: yes.")
+    ]
     transport: Annotated[
         str | None,
         Option(

@@ -190,6 +190,10 @@ class DialPolicy:
         self._widest = max([Reach.PUBLIC, *map(reach_of, given)])
         self._tries = Remembered[str, list[float]](MAX_HOSTS)
 
+    def note_given(self, host: str) -> None:
+        """Permit hosts as near as this one from now on."""
+        self._widest = max(self._widest, reach_of(host))
+
     def permits(self, host: str, *, now_s: float) -> bool:
         reach = reach_of(host)
         if reach is not Reach.PUBLIC:

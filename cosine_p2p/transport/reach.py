@@ -8,6 +8,7 @@ from typing import Final
 from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
 
 OBSERVERS: Final = 4  # Peers that must see one address before libp2p punches (go-libp2p 0.32, `ActivationThresh`).
+LEAST_PORT: Final = 1024  # Lower ports belong to services of routers and printers.
 
 
 class ReachKind(StrEnum):

@@ -71,14 +71,18 @@ class Internet:
                     self._carry(devices[ready], packet, time.monotonic())
 
     def _carry(self, sender: _Host, packet: bytes, now_s: float) -> None:
-        routed = self._route(sender, packet, now_s)
-        if routed is None:
-            return
-        if self._rng.random() < self._loss:
-            return
-        device, there_at_s = self._hosts[routed[0]].device, now_s + self._one_way_s
-        self._count += 1
-        heapq.heappush(self._under_way, (there_at_s, self._count, device, routed[1]))
+        if packet[0] >> 4 == 4 and packet[16] >> 4 == 14:
+            # Multicast stays in a home.
+            homes = [name for (router, _), name in self._inside.items() if router == sender.router]
+            arrivals = [(name, packet) for name in homes if name != sender.name]
+        else:
+            routed = self._route(sender, packet, now_s)
+            arrivals = [routed] if routed else []
+        for name, arriving in arrivals:
+            if self._rng.random() >= self._loss:
+                self._count += 1
+                device, there_at_s = self._hosts[name].device, now_s + self._one_way_s
+                heapq.heappush(self._under_way, (there_at_s, self._count, device, arriving))
 
     def _route(self, sender: _Host, packet: bytes, now_s: float) -> tuple[str, bytes] | None:
         """The host that a packet reaches, and the packet as it comes there."""

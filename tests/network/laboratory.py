@@ -78,7 +78,7 @@ class Host:
         v4 = [self.lab.next_address(behind=router)] if is_v4 else []
         self.addresses = (*v4, *([self.lab.next_address(is_v6=True)] if is_v6 else []))
         for address in self.addresses:
-            family, bits, more = ("-6", 128, ("nodad",)) if ":" in address else ("-4", 32, ())
+            family, bits, more = ("-6", 128, ("nodad",)) if ":" in address else ("-4", 24 if router else 32, ())
             _ip("-n", self.space, "addr", "add", f"{address}/{bits}", "dev", self.device, *more)
             _ip("-n", self.space, family, "route", "replace", "default", "dev", self.device)
         self.router = router

@@ -1,7 +1,8 @@
 """Nodes as processes on the hosts of a laboratory."""
 
 import sys
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from tests.network.laboratory import Host
 from tests.network.process import JsonProcess
@@ -11,13 +12,18 @@ TARGET: Final = "zoo:target"
 
 
 class Node(JsonProcess):
-    """A node that is ready. `ready` is its event of that."""
+    """A node. With `waits` it is ready when made, else when `ready`, its event of that, is first read."""
 
-    def __init__(self, host: Host, *arguments: str) -> None:
-        super().__init__(host, *COMMAND, *arguments, "--log-format", "json")
+    def __init__(self, host: Host, *arguments: str, waits: bool = True, **environment: str) -> None:
+        super().__init__(host, *COMMAND, *arguments, "--log-format", "json", **environment)
+        if waits:
+            assert self.ready
+
+    @cached_property
+    def ready(self) -> dict[str, Any]:
         while (event := self.hear())["event"] != "ready":
             continue
-        self.ready = event
+        return event
 
     @property
     def peer_id(self) -> str:

@@ -17,6 +17,7 @@ from cosine_node.cli.options import (
     DeniedPeers,
     IdentityFile,
     InitialPeers,
+    Lan,
     Network,
     SwarmFile,
     Target,
@@ -53,6 +54,7 @@ def monitor(
     swarm: SwarmFile = None,
     identity: IdentityFile = None,
     deny: DeniedPeers = None,
+    lan: Lan = None,
     target: Target = None,
     demo: Annotated[bool, everyday("--demo", help="Show a simulated swarm; needs no network.")] = False,
     demo_speed: Annotated[float, typer.Option(help="Simulated seconds per real second.")] = 1.0,
@@ -70,7 +72,8 @@ def monitor(
         raise UsageError(f"--theme is dark or light, not {theme!r}.")
     if not MIN_SPEED <= demo_speed <= MAX_SPEED:
         raise UsageError(f"--demo-speed lies between {MIN_SPEED:g} and {MAX_SPEED:g}.")
-    if not demo and not initial_peers:
+    access = access_of(network, swarm, deny, identity, lan=lan)
+    if not (demo or initial_peers or access.uses_lan):
         raise UsageError(
             "No initial peers: give the address of at least one node of the network with --initial-peers, or look "
             "at a simulated swarm with --demo."
@@ -81,7 +84,6 @@ def monitor(
     if screenshot is not None and demo:
         _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
         return
-    access = access_of(network, swarm, deny, identity)
     feed = _demo().demo_feed(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
     if screenshot is not None:
         _write(screenshot, partial(_live_screen, feed, after, size, theme))

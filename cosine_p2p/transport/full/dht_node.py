@@ -135,14 +135,20 @@ async def start_dht(
             hang_up=partial(_hang_up, p2p, gate),
         )
         await protocol.add_p2p_handlers(p2p, GatedHandlers(service, gate))
-    if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
+    if peers:
+        await enter_dht(node, peers)
+    return node
+
+
+async def enter_dht(node: Any, peers: Sequence[str]) -> None:
+    """Meet connected peers, by their addresses, and the neighbours in their DHT. Raises `PeerLost`."""
+    if not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
         raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
     # A client that only reads meets its neighbours in the look-ups that follow.
-    if peers and not client_mode:
+    if not node.protocol.client_mode:
         with suppress(TimeoutError):
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 await node.find_nearest_nodes([node.node_id])
-    return node
 
 
 async def _addresses(p2p: Any) -> dict[str, str]:

@@ -76,6 +76,7 @@ class HivemindTransport:
         self._initial: InitialPeers | None = None
         self._neighbours = Neighbours(daemon=self._daemon, ask_peer=self._ask_to, dial=self._open)
         self._meetings: dict[str, asyncio.Future[None]] = {}
+        self._met = Remembered[str, bool](MAX_KNOWN_PEERS)
         self._reachability: Reachability | None = None
         self._silent: set[str] = set()
         self._unreached = Remembered[str, bool](MAX_KNOWN_PEERS)
@@ -134,6 +135,16 @@ class HivemindTransport:
         return Reachable(kind=ReachKind.LOCAL, addresses=self._maddrs)
 
     @property
+    def listens_at(self) -> tuple[str, ...]:
+        """The addresses that the node listens on, with their ports."""
+        return self._host_maddrs
+
+    @property
+    def is_alone(self) -> bool:
+        """True for a node that was given no initial peers and has met nobody."""
+        return not self.config.initial_peers and not self._met.items()
+
+    @property
     def open_streams(self) -> int:
         return len(self._streams)
 
@@ -146,6 +157,26 @@ class HivemindTransport:
         running = await self._up(peer_id)
         await self._approach(running.daemon, peer_id)
         return await self._open(peer_id, protocol)
+
+    async def meet(self, peer_id: str, maddrs: Sequence[str]) -> bool:
+        """Enter the DHT of a neighbour in the local network; True if it was not met before. Raises `PeerLost`."""
+        from cosine_p2p.transport.full.dht_node import enter_dht
+
+        self.config.gate.check_dial(peer_id)
+        running = await self._up(peer_id)
+        if not await self._ways_to(running.daemon, peer_id):
+            if not await is_dialable(maddrs):
+                raise PeerLost(peer_id, "nothing listens at its address")
+            await running.daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
+        await enter_dht(running.dht, maddrs[:1])
+        if self._met.get(peer_id):
+            return False
+        self._met.note(peer_id, True)
+        for address in filter(None, map(parsed, maddrs)):
+            self._policy.note_given(address.host)
+        # Its DHT does not know this node's record.
+        await self._changed()
+        return True
 
     async def address_of(self, peer_id: str) -> str:
         """The address of a peer, or of its relay; "" if the daemon does not answer in time."""

@@ -28,7 +28,7 @@ from cosine_p2p.transport.full.questions import (
 )
 from cosine_p2p.transport.full.reachability import public_peers
 from cosine_p2p.transport.hosts import local_hosts
-from cosine_p2p.transport.reach import parsed
+from cosine_p2p.transport.reach import LEAST_PORT, parsed
 from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ ASK_AGAIN_S: Final = 600.0  # Pause after a peer was no neighbour, unless this m
 SEEN_S: Final = 60.0  # The minimum interval between requests for the address at which peers see this machine.
 OBSERVERS: Final = 3  # The number of peers that are asked for it.
 MAX_PLACES: Final = 4  # Bounds the addresses of one peer.
-LEAST_PORT: Final = 1024  # Lower ports belong to services of routers and printers.
 
 
 class Neighbours:

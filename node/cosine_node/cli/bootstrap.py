@@ -15,6 +15,7 @@ from cosine_node.cli.options import (
     DeniedPeers,
     IdentityFile,
     InitialPeers,
+    Lan,
     LogFormat,
     Network,
     Place,
@@ -24,13 +25,21 @@ from cosine_node.cli.options import (
 )
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_until_stopped
+from cosine_node.terminal.interrupts import run_interruptibly, run_until_stopped
 from cosine_p2p.access import Access
-from cosine_p2p.invitation import INVITED_DAYS, Admission, Invitation, follow_invitations
+from cosine_p2p.invitation import (
+    INVITED_DAYS,
+    MAX_INVITATION_ADDRESSES,
+    Admission,
+    Invitation,
+    follow_invitations,
+)
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_p2p.transport.addresses import Reach
 from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.transport.lan import find_neighbours
 from cosine_p2p.transport.reach import reach_at
+from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_CERTIFICATE_S
@@ -75,6 +84,7 @@ def invite(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     swarm: SwarmFile = None,
+    lan: Lan = None,
     folder: Annotated[
         Path | None,
         everyday(
@@ -95,7 +105,11 @@ def invite(
     """
     if not (math.isfinite(days) and 0 <= days <= 3660):
         raise UsageError("--days must be between 0 and 3660.")
-    addresses, access = follow_invitations(several(initial_peers), Access.parse(network=network, swarm=swarm))
+    access = Access.parse(network=network, swarm=swarm, lan=lan)
+    addresses, access = follow_invitations(several(initial_peers), access)
+    if not addresses and access.uses_lan:
+        name = access.network if folder is None else FoundedSwarm.open(folder).swarm_id
+        addresses = run_interruptibly(find_neighbours(name))[:MAX_INVITATION_ADDRESSES]
     if not addresses:
         raise UsageError(
             "Give the address of a node that others reach with --initial-peers; nodes print theirs when they are "
@@ -147,8 +161,6 @@ def _show_code(link: str) -> None:
 
 def admission_to(folder: Path, access: Access, *, days: float) -> Admission:
     """Admit a new member to the private swarm of a founder's folder. Raises `UsageError`."""
-    from cosine_p2p.trust.founded_swarm import FoundedSwarm
-
     if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
         raise UsageError("--days must be above 0 and at most 366 for a member of a private swarm.")
     swarm = FoundedSwarm.open(folder)

@@ -69,13 +69,14 @@ _METAVARS: Final[Mapping[str, tuple[str, ...]]] = {
     "SOURCE": ("generation_config",),
     "DTYPE": ("dtype",),
     "SECONDS": ("timeout_s",),
-    "": ("ignore_eos", "warm_spare"),
+    "": ("ignore_eos", "lan", "warm_spare"),
 }
 """What the help shows as the value of client options; flags have none."""
 _NAMES: Final[Mapping[str, str]] = {
     "bad_words": "bad-word",
     "timeout_s": "timeout",
     "prompt_window_tokens": "prompt-window",
+    "lan": "lan/--no-lan",
     "share_feedback": "share-feedback/--no-share-feedback",
 }
 """The names of client options on the command line that differ from the library's."""
@@ -88,7 +89,7 @@ _WITHOUT_VARIABLE: Final = frozenset(
 _CONTENTS: Final = ("schema", "grammar", "prediction")
 """Options whose value is the content of the named file."""
 
-ENTRANCE: Final = ("network", "swarm", "identity", "deny")
+ENTRANCE: Final = ("network", "swarm", "identity", "deny", "lan")
 """Client options for joining a network."""
 SERVED_BY: Final = (
     *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
@@ -158,6 +159,7 @@ Network = Annotated[str, client_option("network")]
 SwarmFile = Annotated[Path | None, client_option("swarm")]
 IdentityFile = Annotated[Path | None, client_option("identity")]
 DeniedPeers = Annotated[list[str] | None, client_option("deny")]
+Lan = Annotated[bool | None, client_option("lan")]
 Target = Annotated[str | None, client_option("target")]
 Relays = Annotated[
     list[str] | None, network_option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.")
@@ -188,10 +190,15 @@ class Place:
         list[str] | None,
         network_option("announce-maddr", "ADDRESS", "Address to announce to others; may be repeated."),
     ] = None
+    lan: Annotated[
+        bool | None,
+        network_option("lan/--no-lan", "", "Be found in the local network, and find nodes there. Default: yes."),
+    ] = None
 
     def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
         """The network options of the process. Raises `UsageError`."""
-        peers, access = follow_invitations(several(self.initial_peers), access_of(self.network, self.swarm, deny))
+        access = access_of(self.network, self.swarm, deny, lan=self.lan)
+        peers, access = follow_invitations(several(self.initial_peers), access)
         return NetworkOptions(
             access=access,
             identity_file=self.identity or access.identity_file,
@@ -326,9 +333,11 @@ def several(values: list[str] | None) -> tuple[str, ...]:
     return tuple(values or ())
 
 
-def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> Access:
-    """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
-    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
+def access_of(
+    network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None, *, lan: bool | None
+) -> Access:
+    """The values of --network, --swarm, --deny and --lan, and of a client's --identity. Raises `UsageError`."""
+    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny), lan=lan), identity_file=identity)
 
 
 def parse_role(text: str) -> Role:

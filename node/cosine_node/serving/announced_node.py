@@ -18,6 +18,7 @@ from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.guest import LOOK_S, Guest, Look, look_around
+from cosine_node.serving.local_network import LocalNetwork
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -146,6 +147,10 @@ async def join(
     if transport is None:
         return None
     stack.push_async_callback(transport.close)
+    if network.access.uses_lan:
+        local = LocalNetwork(transport, looks=not network.initial_peers)
+        stack.push_async_callback(local.close)
+        await unless_stopped(local.first(), stop)
     return JoinedNetwork(transport, claimed.identity, network)
 
 
@@ -265,7 +270,7 @@ class AnnouncedNode(ABC):
             emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
             if said := drafts_sentence(self._describe().four_tokens_permille):
                 emit("drafts_dear", {"said": f"{said[:1].upper()}{said[1:]}."})
-            if not self._joined.network.initial_peers:
+            if self._transport.is_alone:
                 emit("alone", {"network": self._joined.network.access.network})
             await self._work(emit, stop)
         emit("stopped", self._summary())

@@ -23,6 +23,7 @@ Run = Callable[..., Told]
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("COSINE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("COSINE_LAN", "0")
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr("cosine_node.cli.configuration.user_config_dir", lambda _: str(tmp_path))

@@ -10,6 +10,7 @@ import pytest
 
 from cosine_p2p.invitation import Invitation
 from tests.node.cli.conftest import Run
+from tests.qr_codes import read_code
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 FAR, NEAR, HERE = (f"/ip4/{host}/tcp/4001/p2p/{PEER}" for host in ("8.8.8.8", "192.168.1.5", "127.0.0.1"))
@@ -42,6 +43,7 @@ def test_the_code_in_a_terminal_fits_on_a_screen_of_80_columns(run: Run, monkeyp
     run("invite", "--initial-peers", FAR, "--network", "home")
     *code, link, _ = terminal.getvalue().split("\n")
     assert Invitation.read(link).network == "home"
+    assert read_code(code) == link
     assert 20 < len(code) <= 24
 
 

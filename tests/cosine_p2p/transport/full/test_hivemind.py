@@ -19,7 +19,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
-from tests.cosine_p2p.samples import TARGET, identity_of
+from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.cosine_p2p.transport.full_nodes import (
     Swarm,
     content,
@@ -27,6 +27,7 @@ from tests.cosine_p2p.transport.full_nodes import (
     directory_of,
     echo,
     in_swarm,
+    lost,
     pid_of,
     plant,
     swarm,
@@ -226,3 +227,25 @@ def test_a_close_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert capfd.readouterr().out == ""
+
+
+@in_swarm
+async def test_nodes_that_meet_later_are_in_one_dht(made: Swarm) -> None:
+    """As nodes of a local network that start at the same moment."""
+    a, b = await made.node(initial_peers=()), await made.node(initial_peers=())
+    changes: list[str] = []
+
+    async def announce() -> None:
+        changes.append(b.peer_id)
+
+    identity, directory = directory_of(a)
+    await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+    assert a.is_alone and b.is_alone
+    assert not await directory_of(b)[1].find(Role.DRAFTER, TARGET, wanted=1)
+    async with b.serving({}, announce):
+        assert await b.meet(a.peer_id, await a.visible_maddrs())
+        assert not await b.meet(a.peer_id, await a.visible_maddrs())
+    assert (b.is_alone, changes) == (False, [b.peer_id])
+    [found] = await directory_of(b)[1].find(Role.DRAFTER, TARGET, wanted=1)
+    assert found.peer_id == a.peer_id
+    await lost(b.meet(identity_of(9).peer_id, await a.visible_maddrs()))
