@@ -20,7 +20,7 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer
-from cosine_node.endpoint_audit.examination import ReadAnswers, ask, read_answers
+from cosine_node.endpoint_audit.examination import ReadAnswers, questions_of, read_answers
 from cosine_node.engine.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.model import fetch_folder
@@ -122,7 +122,7 @@ def record(name: str, folder: Path, seed: int) -> None:
     place.mkdir(exist_ok=True)
     with own_home(place), ENDPOINTS[name](place) as url:
         endpoint = AskedEndpoint.parse(url, model=NAME, key=None)
-        answers = asyncio.run(ask(endpoint, ASKED, seed, note=lambda said: None))
+        answers = asyncio.run(endpoint.ask_all(questions_of(ASKED, seed)))
         sys.stderr.write(f"{name}: {len(answers)} answers, {endpoint.dropped} refused, {endpoint.faults}\n")
         (folder / f"{name}.answers").write_bytes(pickle.dumps(answers))
 

@@ -224,7 +224,7 @@ def read_object(file: Path) -> dict[str, Any]:
 async def _examined(tried: EndpointOptions, model: str) -> dict[str, Any]:
     """Ask an endpoint, and judge its answers with the weights of a model."""
     from cosine_node.endpoint_audit.asking import AskedEndpoint
-    from cosine_node.endpoint_audit.examination import LEAST_ANSWERS, ask, read_answers
+    from cosine_node.endpoint_audit.examination import LEAST_ANSWERS, questions_of, read_answers
 
     if not LEAST_ANSWERS <= tried.questions <= MAX_QUESTIONS:
         raise UsageError(f"--questions must lie between {LEAST_ANSWERS} and {MAX_QUESTIONS}.")
@@ -232,10 +232,10 @@ async def _examined(tried: EndpointOptions, model: str) -> dict[str, Any]:
         raise UsageError(f"There is no folder {tried.out.parent} to write {tried.out.name} into.")
     endpoint, claimed = AskedEndpoint.parse(tried.endpoint or "", model=model, key=tried.key), tried.choice()
     seed = secrets.randbelow(1 << 31) if tried.seed is None else tried.seed
-    line, stage = WaitingLine(sys.stderr), Stage("Asking")
+    line, stage = WaitingLine(sys.stderr), Stage(f"Asking {endpoint.url}")
     try:
         async with telling_stages(line, lambda: stage.sentence):
-            answers = await ask(endpoint, tried.questions, seed, note=stage.change)
+            answers = await endpoint.ask_all(questions_of(tried.questions, seed))
             reading = partial(read_answers, only_claimed=tried.only_claimed, note=stage.change)
             read = await asyncio.to_thread(reading, answers, model, claimed)
             return {

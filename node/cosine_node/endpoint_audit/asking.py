@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -102,10 +102,8 @@ class AskedEndpoint:
         url = address.rstrip("/").removesuffix("/chat/completions")
         return cls(url=url if parts.path.strip("/") else f"{url}/v1", model=name or model, key=key)
 
-    async def ask_all(
-        self, questions: Sequence[EndpointQuestion], *, note: Callable[[int], None]
-    ) -> list[EndpointAnswer]:
-        """Ask all questions, the first one alone, and tell `note` the number of answers.
+    async def ask_all(self, questions: Sequence[EndpointQuestion]) -> list[EndpointAnswer]:
+        """Ask all questions, the first one alone.
 
         Raises `UsageError` if the key or the model is refused, and `EndpointFault` if too little is answered.
         """
@@ -123,7 +121,6 @@ class AskedEndpoint:
                             if question is questions[0] and isinstance(fault, UsageError):
                                 raise
                             self.faults.append(str(fault))
-                        note(len(answers))
 
             await ask(questions[0])
             await asyncio.gather(*map(ask, questions[1:]))

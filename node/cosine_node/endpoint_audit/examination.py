@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer, EndpointQuestion
+from cosine_node.endpoint_audit.asking import EndpointAnswer, EndpointQuestion
 from cosine_node.endpoint_audit.questions import draw_questions
 from cosine_node.endpoint_audit.reading import Reading, read
 from cosine_node.endpoint_audit.verdict import DRAWS, HeldForm, conclude, judge
@@ -30,12 +30,11 @@ SAMPLED_EVERY: Final = 4
 LEAST_ANSWERS: Final = 10
 
 
-async def ask(endpoint: AskedEndpoint, count: int, seed: int, *, note: Note) -> list[EndpointAnswer]:
-    """Ask the questions of a seed. Raises `UsageError` and `EndpointFault`."""
+def questions_of(count: int, seed: int) -> list[EndpointQuestion]:
+    """The questions of a seed, each with a seed of its own."""
     texts = list(enumerate(draw_questions(count, seed), seed))
-    questions = [EndpointQuestion(text, 0.0, own_seed) for own_seed, text in texts]
-    questions += [EndpointQuestion(text, 1.0, own_seed) for own_seed, text in texts[::SAMPLED_EVERY]]
-    return await endpoint.ask_all(questions, note=lambda done: note(f"Asking, {done} of {len(questions)}"))
+    greedy = [EndpointQuestion(text, 0.0, own_seed) for own_seed, text in texts]
+    return greedy + [EndpointQuestion(text, 1.0, own_seed) for own_seed, text in texts[::SAMPLED_EVERY]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,8 @@ def read_answers(
             continue
         numerics = engine.numerics
         if numerics not in found:
-            found[numerics] = []
-            for place, answer in enumerate(answers):
-                note(f"Reading in {numerics}, {place} of {len(answers)}")
-                found[numerics].append(read(engine, codec, answer, ends))
+            note(f"Reading the answers in {numerics}")
+            found[numerics] = [read(engine, codec, answer, ends) for answer in answers]
         # The next ones need its memory.
         del engine
         gc.collect()

@@ -48,7 +48,7 @@ def completion(body: Mapping[str, Any]) -> tuple[int, object]:
 def asked(say: Say, key: str | None = None) -> tuple[list[EndpointAnswer], AskedEndpoint]:
     with serving(say) as url:
         endpoint = AskedEndpoint.parse(f"{url}#small", model="zoo:target", key=key)
-        return asyncio.run(endpoint.ask_all(QUESTIONS, note=lambda count: None)), endpoint
+        return asyncio.run(endpoint.ask_all(QUESTIONS)), endpoint
 
 
 def test_a_seed_draws_different_questions_again() -> None:
