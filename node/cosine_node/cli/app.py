@@ -57,11 +57,11 @@ USE: Final = Everyday("Use a swarm")
 
 COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] = {
     USE: {
-        chat: "chat --initial-peers ADDRESS",
+        chat: "chat LINK",
         generate: 'generate "Once upon a time" --initial-peers ADDRESS',
-        serve: "serve --initial-peers ADDRESS --port 8000",
+        serve: "serve LINK --port 8000",
         tui: "tui --initial-peers ADDRESS",
-        status: "status --initial-peers ADDRESS --watch",
+        status: "status LINK --watch",
         audit: "audit generation.json --initial-peers ADDRESS",
     },
     Everyday("Give a machine to a swarm"): {

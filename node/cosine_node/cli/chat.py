@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.generate import TEXT
-from cosine_node.cli.options import ENTRANCE, SERVED_BY, InitialPeers, several, takes_options
+from cosine_node.cli.options import ENTRANCE, SERVED_BY, InitialPeers, Link, peers_of, takes_options
 from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.printing import show
 from cosine_node.terminal.waiting import WaitingLine
@@ -27,6 +27,7 @@ Answering = Callable[[Sequence[Message]], TextStream]
 @takes_options
 def chat(
     options: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY, *(name for name in TEXT if name not in OF_ONE_TEXT))],
+    link: Link = None,
     initial_peers: InitialPeers = None,
     system: Annotated[str | None, everyday(metavar="TEXT", help="The system message: how to answer.")] = None,
 ) -> None:
@@ -35,7 +36,7 @@ def chat(
     The target's chat template is applied to the whole conversation at each answer.
     """
     line = WaitingLine(sys.stderr)
-    client = client_that_asks_once(several(initial_peers), options, note=line.say)
+    client = client_that_asks_once(peers_of(link, initial_peers), options, note=line.say)
     line.say("Looking for peers")
     with closing(LoopThread(client.close, name="cosine-chat")) as thread:
         thread.wait(thread.submit(client.connect))

@@ -333,6 +333,11 @@ def several(values: list[str] | None) -> tuple[str, ...]:
     return tuple(values or ())
 
 
+def peers_of(link: str | None, initial_peers: list[str] | None) -> tuple[str, ...]:
+    """The values of `Link` and `InitialPeers`."""
+    return several([link, *(initial_peers or ())] if link else initial_peers)
+
+
 def access_of(
     network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None, *, lan: bool | None
 ) -> Access:

@@ -10,8 +10,10 @@ from cosine_node.cli.options import (
     SERVED_BY,
     AsJson,
     InitialPeers,
+    Link,
     LogFormat,
     option,
+    peers_of,
     several,
     takes_options,
 )
@@ -36,6 +38,7 @@ def serve(
     host: Annotated[str, option("host", "HOST", "Address to listen on.", everyday=True)] = "127.0.0.1",
     # vLLM's port, so that clients configured for vLLM find the gateway.
     port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.", everyday=True)] = 8000,
+    link: Link = None,
     initial_peers: InitialPeers = None,
     max_requests: Annotated[
         int,
@@ -86,7 +89,7 @@ def serve(
         max_requests=max_requests,
         access=Access.of(client),
     )
-    asked = {"initial_peers": several(initial_peers), "listen": True, **client}
+    asked = {"initial_peers": peers_of(link, initial_peers), "listen": True, **client}
     with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:
         if not keys and not is_loopback(host):
             emit("open", {"host": host})

@@ -18,7 +18,7 @@ from rich.text import Text
 from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.companions import learner_reports
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
@@ -67,6 +67,7 @@ SHOWN_KINDS: Final = 4
 @takes_options
 def status(
     options: Annotated[ClientOptions, (*ENTRANCE, "target")],
+    link: Link = None,
     initial_peers: InitialPeers = None,
     watch: Annotated[bool, everyday("--watch", help="Refresh every 2 s until interrupted.")] = False,
     as_json: AsJson = False,
@@ -77,7 +78,7 @@ def status(
     """
     access = Access.of(options)
     joining = Stage("Looking for peers")
-    join = joining_once(several(initial_peers), access, note=joining.change)
+    join = joining_once(peers_of(link, initial_peers), access, note=joining.change)
     target = options.get("target") or ALL_TARGETS
     is_anybody = run_interruptibly(_status(join, joining, access.network, target, watch=watch, as_json=as_json))
     if not is_anybody:

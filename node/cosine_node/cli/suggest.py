@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cosine_node import zoo
 from cosine_node.cli.asking import survey_once
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, several, takes_options
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
 from cosine_node.stages.part_sizes import size_text
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import printable, say, show
@@ -34,8 +34,7 @@ def suggest(
 
     The nodes of a swarm are asked what it lacks, and servers on this machine, such as Ollama, for their models.
     """
-    peers = (*([link] if link else []), *several(initial_peers))
-    run_interruptibly(_suggest(peers, options, as_json=as_json))
+    run_interruptibly(_suggest(peers_of(link, initial_peers), options, as_json=as_json))
 
 
 async def _suggest(peers: tuple[str, ...], options: ClientOptions, *, as_json: bool) -> None:

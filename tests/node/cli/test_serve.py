@@ -39,7 +39,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.fixture
 def serve(run: Run) -> Run:
     def told(*arguments: str) -> Told:
-        return run("serve", "--port", "0", "--initial-peers", PEER, *arguments)
+        return run("serve", PEER, "--port", "0", *arguments)
 
     return told
 

@@ -185,7 +185,7 @@ def run_status(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
             return join
 
         monkeypatch.setattr(network, "joining", joining)
-        return run("status", "--initial-peers", BOOT, "--target", "someone/model", *arguments)
+        return run("status", BOOT, "--target", "someone/model", *arguments)
 
     return told
 
