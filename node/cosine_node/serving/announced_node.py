@@ -88,6 +88,7 @@ class JoinedNetwork:
     transport: HivemindTransport
     identity: Identity
     network: NetworkOptions
+    local: LocalNetwork | None = None
 
     def directory(self) -> DhtDirectory:
         """Return the network's directory for this node."""
@@ -103,6 +104,11 @@ class JoinedNetwork:
     async def read_cell(self, cell: str) -> Sequence[bytes]:
         """Return the records in one cell of the DHT."""
         return list((await self.transport.read([cell])).get(cell, {}).values())
+
+    def be_found(self) -> None:
+        """Advertise the node in the local network from now on."""
+        if self.local is not None:
+            self.local.be_found()
 
     def held_in(self, cell: str) -> Sequence[bytes]:
         """Return the records in one cell that this node stores itself."""
@@ -147,11 +153,12 @@ async def join(
     if transport is None:
         return None
     stack.push_async_callback(transport.close)
+    local = None
     if network.access.uses_lan:
         local = LocalNetwork(transport, looks=not network.initial_peers)
         stack.push_async_callback(local.close)
         await unless_stopped(local.first(), stop)
-    return JoinedNetwork(transport, claimed.identity, network)
+    return JoinedNetwork(transport, claimed.identity, network, local)
 
 
 @contextmanager
@@ -266,6 +273,7 @@ class AnnouncedNode(ABC):
         async with self._transport.serving(delays, self._announcer.restarted):
             # The announcer retries later if this fails.
             await self._announcer.announce()
+            self._joined.be_found()
             emit("announced", self._announced_fields())
             emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
             if said := drafts_sentence(self._describe().four_tokens_permille):

@@ -28,13 +28,14 @@ MEET_AGAIN_S: Final = 15.0
 
 
 class LocalNetwork:
-    """Advertises a node from `first` to `close`; if it `looks`, it meets neighbours."""
+    """Meets neighbours of a node if it `looks`, and advertises it from `be_found` to `close`."""
 
     def __init__(self, transport: HivemindTransport, *, looks: bool) -> None:
         self._transport = transport
         self._looks = looks
         self._tried = Remembered[str, bool](MAX_KNOWN_PEERS, forgotten_s=MEET_AGAIN_S)
         self._has_met = asyncio.Event()
+        self._answers = False
         self._staying = asyncio.ensure_future(self._run())
 
     async def first(self) -> None:
@@ -43,6 +44,10 @@ class LocalNetwork:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_S):
                     await self._has_met.wait()
+
+    def be_found(self) -> None:
+        """Advertise the node soon: it answers what clients ask."""
+        self._answers = True
 
     async def close(self) -> None:
         await end_all([self._staying])
@@ -67,9 +72,12 @@ class LocalNetwork:
     async def _stay(self, ports: Mapping[IPv4Interface, int]) -> None:
         """Advertise and look until the addresses of this machine change. Raises `OSError`."""
         network, peer_id = self._transport.config.network, self._transport.peer_id
+        is_advertised = False
         async with open_lan(list(ports)) as lan:
-            await lan.advertise(network, peer_id, ports)
             while self._ports() == ports:
+                if self._answers and not is_advertised:
+                    await lan.advertise(network, peer_id, ports)
+                    is_advertised = True
                 if self._looks:
                     neighbours = await lan.neighbours(network)
                     await asyncio.gather(*(self._meet(*each) for each in neighbours.items() if each[0] != peer_id))

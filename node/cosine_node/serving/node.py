@@ -47,6 +47,7 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
             return
         discover = DiscoverService(joined.read_cell, held_in=joined.held_in)
         await joined.transport.serve(DISCOVER, discover.handle)
+        joined.be_found()
         emit("ready", await joined.ready_fields("bootstrap"))
         await stop.wait()
 

@@ -47,7 +47,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "gathered": "{said}",
     "ready": "Ready as {role} {peer_id}. {said} Give others this address:",
     "drafts_dear": "{said}",
-    "alone": "It is alone in its network {network!r}: no peer is named, and none is found in the local network.",
+    "alone": "It is alone in its network {network!r}: no peer is named, and none found in the local network yet.",
     "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",
