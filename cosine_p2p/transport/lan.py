@@ -130,6 +130,8 @@ async def open_lan(links: Sequence[IPv4Interface]) -> AsyncIterator[Lan]:
     from zeroconf import Error, IPVersion
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
+    # It logs what strangers send; what it cannot do it raises.
+    logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
     try:
         zeroconf = AsyncZeroconf(interfaces=[str(link.ip) for link in links], ip_version=IPVersion.V4Only)
         # What it hears is read from the cache.

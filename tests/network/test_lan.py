@@ -6,6 +6,7 @@ The log has the seconds from a command to its first text: `pytest --log-cli-leve
 import json
 import logging
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -102,3 +103,16 @@ def test_swarms_in_one_room_stay_apart_by_name_and_by_certificate(lab: Laborator
         (second, "verify --network theirs"),
     )
     assert peers_of(third, f"--swarm {files['third']}") == {ours.peer_id}
+
+
+def test_a_node_whose_multicast_is_refused_says_so_once_and_serves(lab: Laboratory) -> None:
+    host, *_ = room_of_three(lab)
+    holds = (
+        "import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 5353)); print(1, flush=True)"
+    )
+    holder = host.start(sys.executable, "-c", f"{holds}; time.sleep(99)", log="holder.log")
+    assert holder.stdout is not None and holder.stdout.read(1) == "1"
+    node = Node(host, "bootstrap", waits=True, **IN_LAN)
+    time.sleep(2.0)
+    assert (host.home / "Node.log").read_text().count("in the local network") == 1
+    assert node.process.poll() is None

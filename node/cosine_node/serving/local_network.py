@@ -56,17 +56,19 @@ class LocalNetwork:
         return listening_at(self._transport.listens_at, local_links())
 
     async def _run(self) -> None:
-        said = ""
+        refused: Mapping[IPv4Interface, int] = {}
         while True:
+            ports = self._ports()
+            refused = refused if ports else ports
             try:
-                if ports := self._ports():
+                if ports != refused:
                     await self._stay(ports)
             except OSError as error:
-                if said != str(error):
-                    LOG.warning("This node cannot be found in the local network: %s", error)
-                said = str(error)
+                LOG.warning("This node is not found in the local network: %s", error)
+                refused = ports
             except Exception:
-                LOG.exception("the local network is left for a moment")
+                LOG.exception("the local network is left")
+                refused = ports
             await asyncio.sleep(LOOK_S)
 
     async def _stay(self, ports: Mapping[IPv4Interface, int]) -> None:
