@@ -89,9 +89,9 @@ def command_line(program: str) -> Any:
 def understand(text: str) -> None:
     program, *arguments = shlex.split(text.replace("cosine tui", "cosine-tui"))
     cli = command_line(program)
-    while hasattr(cli, "commands") and arguments and not arguments[0].startswith("-"):
-        cli = cli.commands[arguments.pop(0)]
-    if cli is command_line(program) and hasattr(cli, "commands"):
+    while hasattr(cli, "commands") and not (arguments and arguments[0].startswith("-") and not cli.usual):
+        cli = cli.commands[arguments.pop(0) if arguments and arguments[0] in cli.commands else cli.usual]
+    if hasattr(cli, "commands"):
         assert arguments[0] in {option for parameter in cli.params for option in parameter.opts}
         return
     with cli.make_context(program, spread_peers(arguments)):

@@ -1,4 +1,4 @@
-"""`cosine-node audit --endpoint`: a gateway is judged by its answers, in a report that others check."""
+"""`cosine audit endpoint`: a gateway is judged by its answers, in a report that others check."""
 
 import json
 from contextlib import closing
@@ -22,7 +22,7 @@ def test_a_gateway_is_tried_and_its_report_is_checked_by_others(swarm: Swarm, tm
     with closing(Node.start("gateway", serve, tmp_path)) as gateway:
         asking = (
             "audit",
-            "--endpoint",
+            "endpoint",
             f"{gateway.wait_ready().ready['url']}/v1",
             "--questions",
             "32",

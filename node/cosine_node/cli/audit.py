@@ -18,6 +18,7 @@ from cosine_node.cli.options import (
     DEFAULT_TARGET,
     ENTRANCE,
     AsJson,
+    IdentityFile,
     InitialPeers,
     model_option,
     option,
@@ -26,7 +27,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.engine.pool_size import AUTO
 from cosine_node.models.engine_kind import EngineChoice, parse_engine
-from cosine_node.terminal.help_screen import everyday
+from cosine_node.terminal.help_screen import actions, everyday
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
@@ -97,15 +98,7 @@ endpoint_option = partial(option, panel="Is it the model?", envvar=None)
 class EndpointOptions:
     """An endpoint to be tried, and the numerics that it claims."""
 
-    endpoint: Annotated[
-        str | None,
-        endpoint_option(
-            "endpoint",
-            "URL#NAME",
-            "Judge which model answers there. OpenAI's API; NAME is what it calls --model.",
-            everyday=True,
-        ),
-    ] = None
+    model: Annotated[str, everyday(metavar="MODEL", help="The claimed model. As of `join`.")] = DEFAULT_TARGET
     key: Annotated[
         str | None,
         endpoint_option("key", "KEY", "API key of the endpoint.", envvar="COSINE_ENDPOINT_KEY"),
@@ -134,13 +127,12 @@ class EndpointOptions:
 
 
 @takes_options
-def audit(
+def audit_text(
     options: Annotated[ClientOptions, (*ENTRANCE, "trust")],
-    tried: EndpointOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="Output of `generate --json` or --out. Default: the evidence kept here."
+            metavar="FILE", help="Output of `generate --json`, or a report. Default: the evidence kept here."
         ),
     ] = None,
     initial_peers: InitialPeers = None,
@@ -152,22 +144,13 @@ def audit(
         bool, everyday("--local", help="Judge with the target's weights here. It asks no peer.")
     ] = False,
     model: Annotated[
-        str, everyday("--model", metavar="MODEL", help="Weights for `--local` or `--endpoint`. As in `join`.")
+        str, everyday("--model", metavar="MODEL", help="Weights for `--local`. As in `join`.")
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Let others or this machine judge a text, or which model an endpoint runs."""
-    from cosine_node.endpoint_audit.report import NAME, open_report, sign_report
+    """Let other verifiers or this machine judge a text, or read a report."""
+    from cosine_node.endpoint_audit.report import NAME, open_report
 
-    if tried.endpoint is not None:
-        if file is not None:
-            raise UsageError("--endpoint asks anew: leave FILE out.")
-        identity = None if (given := options["identity"]) is None else Path(given)
-        signed = sign_report(run_interruptibly(_examined(tried, model)), load_identity(identity))
-        if tried.out is not None:
-            replace_text(tried.out, json.dumps(signed))
-        _tell_report(open_report(signed), as_json=as_json)
-        return
     if file is not None and NAME in (kept := read_object(file)):
         _tell_report(open_report(kept), as_json=as_json)
         return
@@ -191,6 +174,32 @@ def audit(
     fine = {AuditState.PASSED} if not offline else set(AuditState)
     if any(piece.problem or piece.state not in fine for piece in checked):
         raise typer.Exit(FAILURE_EXIT)
+
+
+@takes_options
+def audit_endpoint(
+    endpoint: Annotated[
+        str, typer.Argument(metavar="URL#NAME", help="OpenAI's API, and what it calls the model if not --model.")
+    ],
+    tried: EndpointOptions,
+    identity: IdentityFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge which model an endpoint runs, in a signed report."""
+    from cosine_node.endpoint_audit.report import open_report, sign_report
+
+    signed = sign_report(run_interruptibly(_examined(endpoint, tried)), load_identity(identity))
+    if tried.out is not None:
+        replace_text(tried.out, json.dumps(signed))
+    _tell_report(open_report(signed), as_json=as_json)
+
+
+audit = actions(
+    "audit",
+    "Let others or this machine judge a text, or an endpoint.",
+    {"text": audit_text, "endpoint": audit_endpoint},
+    usual="text",
+)
 
 
 def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
@@ -221,7 +230,7 @@ def read_object(file: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def _examined(tried: EndpointOptions, model: str) -> dict[str, Any]:
+async def _examined(address: str, tried: EndpointOptions) -> dict[str, Any]:
     """Ask an endpoint, and judge its answers with the weights of a model."""
     from cosine_node.endpoint_audit.asking import AskedEndpoint
     from cosine_node.endpoint_audit.examination import LEAST_ANSWERS, questions_of, read_answers
@@ -230,7 +239,8 @@ async def _examined(tried: EndpointOptions, model: str) -> dict[str, Any]:
         raise UsageError(f"--questions must lie between {LEAST_ANSWERS} and {MAX_QUESTIONS}.")
     if tried.out is not None and not tried.out.parent.is_dir():
         raise UsageError(f"There is no folder {tried.out.parent} to write {tried.out.name} into.")
-    endpoint, claimed = AskedEndpoint.parse(tried.endpoint or "", model=model, key=tried.key), tried.choice()
+    model, claimed = tried.model, tried.choice()
+    endpoint = AskedEndpoint.parse(address, model=model, key=tried.key)
     seed = secrets.randbelow(1 << 31) if tried.seed is None else tried.seed
     line, stage = WaitingLine(sys.stderr), Stage(f"Asking {endpoint.url}")
     try:

@@ -38,14 +38,17 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """Commands, of which `--help` shows the everyday ones.
 
-    usual: The command that runs if none is named.
+    usual: The command that runs if none is named. Its arguments may follow.
     """
 
     usual: ClassVar[str] = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_named = not self.usual or (args and (args[0] in (HELP, ALL) or not args[0].startswith("-")))
-        return super().parse_args(ctx, args if is_named else [self.usual, *args])
+        if self.usual and not (args and args[0] in (HELP, ALL, *self.commands)):
+            takes_one = any(isinstance(each, TyperArgument) for each in self.commands[self.usual].params)
+            if not args or takes_one or args[0].startswith("-"):
+                args = [self.usual, *args]
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_help_all(self, super().get_params(ctx))

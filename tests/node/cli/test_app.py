@@ -216,6 +216,8 @@ def test_a_command_of_actions_runs_the_usual_one_and_its_table_has_a_table_for_e
     run: Run, tmp_path: Path
 ) -> None:
     assert run("zoo").out == run("zoo", "list").out
+    assert run("zoo", "draft-math").out == run("zoo", "list", "draft-math").out
+    assert "No such option: --offline" in run("audit", "endpoint", "http://127.0.0.1", "--offline").err
     file = tmp_path / "mine.toml"
     file.write_text("[zoo.list]\njson = true")
     assert json.loads(run("--config", str(file), "zoo").out).keys() == {"models"}
