@@ -1,11 +1,13 @@
 """How kernels are compiled, and the types of their arrays."""
 
 from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -16,6 +18,20 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 ZERO: Final = np.float32(0)
 ONE: Final = np.float32(1)
+
+
+def cache_folder(engine: Path, *, within: Path) -> Path:
+    """Return the folder of compiled kernels for the sources in the folder of engines.
+
+    Numba compares only the file of a kernel with the one that it compiled, not the files of what the kernel calls.
+    """
+    sources = (*sorted((engine / "kernels").glob("*.py")), engine / "kv_pool.py")
+    return within / blake2b(b"".join(file.read_bytes() for file in sources), digest_size=8).hexdigest()
+
+
+_HERE: Final = Path(__file__).parent
+# Where it cannot be written, Numba takes folders of its own.
+config.CACHE_DIR = str(cache_folder(_HERE.parent, within=Path(config.CACHE_DIR or _HERE / "__pycache__")))
 
 
 def compiled(kernel: Kernel) -> Kernel:
