@@ -33,7 +33,7 @@ from cosine_node.cli.options import (
     several,
     takes_options,
 )
-from cosine_node.engine.pool_size import AUTO, parse_memory
+from cosine_node.engine.pool_size import AUTO, PoolSize, parse_memory
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, has_files
 from cosine_node.passes.emulation import Emulation
 from cosine_node.serving.guest import GuestRules, Hours, parse_pause
@@ -215,7 +215,7 @@ class AsGuest:
     ] = None
     only_idle: Annotated[
         bool,
-        operation_option("only-idle", "", "Work only while others leave the CPU idle.", everyday=True),
+        operation_option("only-idle", "", "Work only while others leave CPU and card idle.", everyday=True),
     ] = False
     on_mains: Annotated[
         bool, operation_option("on-mains", "", "Work only while the machine is not on battery.")
@@ -228,6 +228,11 @@ class AsGuest:
             "Give back the model's memory after a time without work, such as 30m; the next request waits for it.",
         ),
     ] = None
+
+    share: Annotated[
+        float,
+        operation_option("share", "PART", "Part of the time that passes take, and of the usual KV cache."),
+    ] = 1.0
 
     def unload_after_s(self, engine: EngineChoice, sources: "list[ModelSource]") -> float | None:
         """Seconds without work until models are unloaded. None for never. Raises `UsageError`."""
@@ -364,7 +369,7 @@ head = _verb(
     "head",
     Role.VERIFIER,
     "Generate for clients with a target whose layers stages hold.",
-    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_WHOLE_MODEL | _OF_AN_ENGINE | {"dtype"},
+    without=_OF_A_DRAFTER | _OF_A_STAGE | _OF_A_WHOLE_MODEL | _OF_AN_ENGINE | {"dtype", "share"},
     over_stages=True,
 )
 
@@ -376,6 +381,9 @@ def _nodes(
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
     engine = served.engine_choice(role, threads=work.threads, is_deterministic=work.deterministic)
+    if not 0.01 <= guest.share <= 1.0:
+        raise UsageError("--share must lie between 0.01 and 1.")
+    engine = replace(engine, pool_size=replace(engine.pool_size, share=guest.share))
     models = several(served.model)
     sources = _sources(role, models, served.target, engine)
     parts.check(role, engine, kv_memory=served.kv_memory)
@@ -387,7 +395,7 @@ def _nodes(
     home = None
     if draft_model not in (None, NO_DRAFT_MODEL):
         # --dtype, --quantize and --kv-memory are the target's.
-        beside = EngineChoice(device=engine.device, threads=work.threads)
+        beside = EngineChoice(device=engine.device, threads=work.threads, pool_size=PoolSize(share=guest.share))
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
     make_learner = learning.maker(role, models)
@@ -409,8 +417,10 @@ def _nodes(
             make_learner=make_learner,
             shares_weights=parts.share_weights,
             unload_after_s=unload_after_s,
+            share=guest.share,
             layers=parts.layers or AUTO,
-            memory=parts.memory or AUTO,
+            # Half of the free memory is usual.
+            memory=parts.memory or (AUTO if guest.share == 1.0 else f"{guest.share / 2:.3f}"),
         )
         for source in sources
     )

@@ -62,6 +62,10 @@ class CostCurve:
         (x0, y0), (x1, y1) = points[right - 1], points[right]
         return max(0.0, y0 + (y1 - y0) * (tokens - x0) / (x1 - x0))
 
+    def at_share(self, share: float) -> "CostCurve":
+        """Return the cost where passes take only `share` of the time."""
+        return CostCurve(tuple((tokens, seconds / share) for tokens, seconds in self.points))
+
     def most_tokens(self, *, within_s: float, limit: int) -> int:
         """Return the maximum number of tokens, up to `limit`, of a pass of at most `within_s`; costs never fall."""
         least, most = 0, limit

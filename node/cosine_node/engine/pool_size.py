@@ -51,13 +51,14 @@ class PoolSize:
 
     It is `size_bytes`, or `part` of the memory that is free after loading the weights. With neither it is the size
     for requests of usual length; for a verifier at least for one that fills the context, and on a card for all of
-    them, within a share of the free memory that leaves room for other programs.
+    them, within a share of the free memory that leaves room for other programs. `share` is the part of that size.
     """
 
     requests: int = 16
     is_verifier: bool = False
     size_bytes: int | None = None
     part: float | None = None
+    share: float = 1.0
 
     def tokens(
         self, token: TokenBytes, *, context_tokens: int, free_bytes: int | None, on_card: bool
@@ -72,10 +73,11 @@ class PoolSize:
             wanted_tokens, memory_part = self.requests * context_tokens, CARD_MEMORY_PART
         elif self.is_verifier:
             wanted_tokens = max(wanted_tokens, context_tokens)
+        wanted_tokens, memory_part = max(usual_tokens, int(self.share * wanted_tokens)), self.share * memory_part
         if self.size_bytes is not None:
             tokens = self._tokens_within(self.size_bytes, token, context_tokens)
         elif free_bytes is None:
-            tokens = self.requests * usual_tokens
+            tokens = max(usual_tokens, int(self.share * self.requests * usual_tokens))
         elif self.part is not None:
             tokens = self._tokens_within(int(self.part * free_bytes), token, context_tokens)
         else:

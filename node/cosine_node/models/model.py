@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
@@ -32,6 +32,9 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import library_of, told_numerics, told_repetition
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
+
+if TYPE_CHECKING:
+    from cosine_node.passes.unloading import ModelMemory
 
 LOG = logging.getLogger(__name__)
 MEASURE_S: Final = 4.0
@@ -61,12 +64,16 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A loaded model and the names in its record. `folder` has a drafter's own weights."""
+    """A loaded model and the names in its record. `folder` has a drafter's own weights.
+
+    With a `memory` the engine is one whose model can be unloaded.
+    """
 
     engine: Engine
     curve: CostCurve
     names: ModelNames
     folder: Path | None = None
+    memory: "ModelMemory | None" = None
 
 
 def load_served(

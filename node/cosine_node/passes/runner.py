@@ -45,9 +45,20 @@ class Runner(Protocol):
 class ThreadRunner:
     """Runs passes in a thread, so that heartbeats go on; `note_pass` takes the tokens and seconds of each."""
 
-    def __init__(self, engine: Engine, *, beside: "ThreadRunner | None" = None, gives_way: bool = False) -> None:
-        """Shares the thread of `beside` (see `in_ending_thread`); one that `gives_way` has a low priority."""
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        beside: "ThreadRunner | None" = None,
+        gives_way: bool = False,
+        share: float = 1.0,
+    ) -> None:
+        """Shares the thread of `beside` (see `in_ending_thread`); one that `gives_way` has a low priority.
+
+        Passes take `share` of the time: a pause after each belongs to its duration.
+        """
         self._engine = engine
+        self._share = share
         self.note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None
         self._executor: ThreadPoolExecutor
         initializer = _give_way if gives_way else None
@@ -57,7 +68,9 @@ class ThreadRunner:
         # The clock of uvloop's loops has whole milliseconds.
         began_s = perf_counter()
         results = await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.forward, rows)
-        elapsed_s = perf_counter() - began_s
+        elapsed_s = (perf_counter() - began_s) / self._share
+        if self._share < 1.0:
+            await asyncio.sleep((1.0 - self._share) * elapsed_s)
         self.note_pass(count_tokens(rows), elapsed_s)
         return Pass(results, elapsed_s)
 

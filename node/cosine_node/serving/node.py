@@ -68,13 +68,11 @@ async def run_nodes(
             try:
                 began_s = time.monotonic()
                 served, home = await in_ending_thread(load_models, each, emit)
-                memory = None
                 if each.unload_after_s is not None:
-                    load_s = time.monotonic() - began_s
-                    served, home, memory = returnable(each, served, home, emit, load_s=load_s)
+                    served, home = returnable(each, served, home, emit, load_s=time.monotonic() - began_s)
                 make, peer_id = each.make_learner, claimed.identity.peer_id
                 learner = None if make is None else await asyncio.to_thread(make, served, each, peer_id)
-                loaded.append((served, home, learner, memory))
+                loaded.append((served, home, learner))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -82,17 +80,17 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        for (claimed, gate), each, (served, home, learner, memory) in zip(places, options, loaded, strict=True):
+        for (claimed, gate), each, (served, home, learner) in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack, stop)
             if joined is None:
                 return
             if each.role is Role.VERIFIER:
-                node = VerifierNode(joined, served, each, home=home, memory=memory)
+                node = VerifierNode(joined, served, each, home=home)
                 if each.shares_weights:
                     node.weights = await sharing(served.names.folder)
                 nodes.append(node)
             else:
-                nodes.append(DrafterNode(joined, served, each, learner=learner, memory=memory))
+                nodes.append(DrafterNode(joined, served, each, learner=learner))
             # Without initial peers, all nodes join the network of the first.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
@@ -113,7 +111,7 @@ def load_models(
 
 def returnable(
     options: NodeOptions, served: ServedModel, home: HomeModel | None, emit: Emit, *, load_s: float
-) -> tuple[ServedModel, HomeModel | None, ModelMemory]:
+) -> tuple[ServedModel, HomeModel | None]:
     """Return the models with engines whose memory can be given back. The first load took `load_s`."""
     names, after_s = served.names, options.unload_after_s
     assert after_s is not None
@@ -131,7 +129,7 @@ def returnable(
     engine = memory.engines[0]
     if home is not None:
         home = replace(home, engine=memory.engines[1], target=None if home.target is None else engine)
-    return replace(served, engine=engine), home, memory
+    return replace(served, engine=engine, memory=memory), home
 
 
 def share_grammars(served: ServedModel, home: HomeModel | None) -> None:
@@ -174,17 +172,15 @@ class RunningNode(AnnouncedNode):
         options: NodeOptions,
         *,
         chain: ChainRunner | None = None,
-        memory: ModelMemory | None = None,
     ) -> None:
-        """A `chain` has its own cost curve, of passes over the whole chain. `memory` is that of `served`."""
+        """A `chain` has its own cost curve, of passes over the whole chain."""
         device = options.emulated_device
-        curve = device.curve(options.role) if device else served.curve
+        curve = (device.curve(options.role) if device else served.curve).at_share(options.share)
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(joined, role=options.role, names=served.names, speed=speed, emulation=options.emulation)
         self._served = served
         self._options = options
-        self._memory = memory
-        self._engine_thread = ThreadRunner(served.engine)
+        self._engine_thread = ThreadRunner(served.engine, share=options.share)
         measured = self._engine_thread if chain is None else chain
         self._runner: Runner = measured
         self._wait_while_loaded: WaitForWork = asyncio.Event.wait
@@ -198,14 +194,14 @@ class RunningNode(AnnouncedNode):
             self._wait_while_loaded = IdlePasses(served.engine, measured, speed).wait
 
     async def _wait_for_work(self, work: asyncio.Event) -> None:
-        if self._memory is None:
+        if (memory := self._served.memory) is None:
             await self._wait_while_loaded(work)
         else:
-            await self._memory.wait(work, idle=self._wait_while_loaded, progress=self.service.progress)
+            await memory.wait(work, idle=self._wait_while_loaded, progress=self.service.progress)
 
     @property
     def _until_loaded_s(self) -> float:
-        return 0.0 if self._memory is None else self._memory.until_loaded_s
+        return 0.0 if self._served.memory is None else self._served.memory.until_loaded_s
 
     def _end(self) -> None:
         self._runner.close()
@@ -251,16 +247,16 @@ class VerifierNode(RunningNode):
         *,
         home: HomeModel | None = None,
         chain: ChainRunner | None = None,
-        memory: ModelMemory | None = None,
     ) -> None:
-        super().__init__(joined, served, options, chain=chain, memory=memory)
+        super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None
         share_grammars(served, home)
         if home is not None:
             # Over stages it drafts all the time, and messages must not wait for it.
             beside = self._engine_thread if chain is None else None
-            runner: Runner = ThreadRunner(home.engine, beside=beside, gives_way=chain is not None)
-            curve = home.curve
+            share = options.share
+            runner: Runner = ThreadRunner(home.engine, beside=beside, gives_way=chain is not None, share=share)
+            curve = home.curve.at_share(share)
             if options.emulation is not None and options.emulation.has_device:
                 curve = options.emulation.curve(Role.DRAFTER)
                 runner = PacedRunner(runner, curve)
@@ -320,13 +316,12 @@ class DrafterNode(RunningNode):
         options: NodeOptions,
         *,
         learner: DraftLearner | None = None,
-        memory: ModelMemory | None = None,
     ) -> None:
         """A `learner` provides the engine, with the weights that serve."""
         if learner is not None:
             names = replace(served.names, model_name=learner.model_name)
             served = replace(served, engine=learner.engine, names=names)
-        super().__init__(joined, served, options, memory=memory)
+        super().__init__(joined, served, options)
         self._learner = learner
         self._expertise = options.expertise if learner is None else learner.expertise
         self.service = DrafterService(

@@ -62,6 +62,7 @@ class NodeOptions:
     make_learner: For a drafter that learns: makes its learner.
     shares_weights: Serve the weights of the target to stages that fetch them.
     unload_after_s: Time without work after which the model's memory is given back; None for never.
+    share: Part of the time that the node's passes take.
     layers: For a stage: the layers, such as 8:16, or auto.
     memory: For a stage: memory of weights and KV cache: a size, a part of the free memory, or auto.
     """
@@ -79,6 +80,7 @@ class NodeOptions:
     make_learner: "LearnerMaker | None" = None
     shares_weights: bool = True
     unload_after_s: float | None = None
+    share: float = 1.0
     layers: str = AUTO
     memory: str = AUTO
 

@@ -75,7 +75,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
             loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
-        node = StageNode(joined, loaded, names, emulation=options.emulation)
+        node = StageNode(joined, loaded, names, emulation=options.emulation, share=options.share)
         if options.shares_weights:
             node.weights = await sharing(opened.folder)
         stack.callback(node.threads.close)
@@ -105,11 +105,18 @@ class StageNode(AnnouncedNode):
     service: StageService
 
     def __init__(
-        self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames, *, emulation: Emulation | None = None
+        self,
+        joined: JoinedNetwork,
+        loaded: LoadedStage,
+        names: ModelNames,
+        *,
+        emulation: Emulation | None = None,
+        share: float = 1.0,
     ) -> None:
         is_emulated = emulation is not None and emulation.has_device
         if emulation is not None and is_emulated:
             loaded = replace(loaded, curve=emulation.curve(Role.STAGE))
+        loaded = replace(loaded, curve=loaded.curve.at_share(share))
         self._loaded = loaded
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
         super().__init__(joined, role=Role.STAGE, names=names, speed=speed, emulation=emulation)
@@ -123,6 +130,7 @@ class StageNode(AnnouncedNode):
             offload=self.threads,
             pass_s=speed.pass_s,
             least_s=loaded.curve.seconds if is_emulated else None,
+            share=share,
             note_addresses=joined.transport.note_addresses,
             note_pass=speed.note,
         )

@@ -201,11 +201,13 @@ class StageService:
         note_addresses: Callable[[str, Sequence[str]], object] = lambda peer_id, addresses: None,
         pass_s: float = 0.0,
         least_s: Callable[[int], float] | None = None,
+        share: float = 1.0,
         note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None,
     ) -> None:
         """`note_addresses` takes a next stage's addresses, `note_pass` tokens and seconds of a pass.
 
-        `least_s` returns the minimum duration of a pass by its tokens, for an emulated device.
+        `least_s` returns the minimum duration of a pass by its tokens, for an emulated device. Passes take `share`
+        of the time.
         """
         self._host = host
         self._transport = transport
@@ -216,6 +218,7 @@ class StageService:
         self._reads = CallBudget(peer_rate=READ_FACTOR * READ_RATE, peer_burst=READ_FACTOR * READ_BURST)
         self._note_pass = note_pass
         self._least_s = least_s
+        self._share = share
         self._chains: dict[bytes, ServedChain] = {}
         self._idle = IdleChains()
         self._clock = time.monotonic
@@ -549,6 +552,7 @@ class StageService:
             # In the engine's thread, so that waiting for it does not count.
             began_s = time.monotonic()
             found = chain.hosted.run(feed.rows, feed.activations)
+            time.sleep((time.monotonic() - began_s) * (1.0 / self._share - 1.0))
             if self._least_s is not None:
                 time.sleep(max(0.0, began_s + self._least_s(count_tokens(feed.rows)) - time.monotonic()))
             return found, began_s, time.monotonic()

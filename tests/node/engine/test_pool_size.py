@@ -60,6 +60,19 @@ def tokens(size: PoolSize, *, free_bytes: int | None = 1 << 50, on_card: bool = 
 SHARED, CARD = int(SHARED_MEMORY_PART * GIB) // TOKEN_BYTES, int(CARD_MEMORY_PART * GIB) // TOKEN_BYTES
 
 
+@pytest.mark.parametrize("on_card", [False, True])
+@pytest.mark.parametrize("is_verifier", [False, True])
+def test_a_node_may_take_a_share_of_what_is_usual_but_room_for_one_request(
+    is_verifier: bool, on_card: bool
+) -> None:
+    whole, half, little = (
+        tokens(PoolSize(is_verifier=is_verifier, share=share), on_card=on_card) for share in (1.0, 0.5, 0.001)
+    )
+    assert (half, little) == (whole // 2, USUAL_TOKENS)
+    few = PoolSize(is_verifier=is_verifier, share=0.5)
+    assert tokens(few, free_bytes=GIB, on_card=on_card) == (CARD if is_verifier and on_card else SHARED) // 2
+
+
 @pytest.mark.parametrize(
     ("size", "free_bytes", "on_card", "expected"),
     [

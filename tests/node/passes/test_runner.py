@@ -43,6 +43,34 @@ class NotingEngine(ScriptedEngine):
         return super().forward(rows)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_passes_take_a_share_of_the_time_and_cost_their_pauses(share: float) -> None:
+    noted: list[tuple[int, float]] = []
+
+    async def passes() -> tuple[list[Pass], float]:
+        engine = ScriptedEngine()
+        runner = ThreadRunner(engine, share=share)
+        runner.note_pass = lambda tokens, elapsed_s: noted.append((tokens, elapsed_s))
+        began_s = asyncio.get_running_loop().time()
+        done = [await runner.forward([Row.chain(each, [1, 2])]) for each in opened(engine, 20)]
+        took_s = asyncio.get_running_loop().time() - began_s
+        runner.close()
+        return done, took_s
+
+    def opened(engine: ScriptedEngine, count: int) -> list[int]:
+        return [engine.open(sampling=Sampling(), prompt_tokens=2) for _ in range(count)]
+
+    done, took_s = asyncio.run(passes())
+    assert noted == [(2, each.elapsed_s) for each in done]
+    computing_s = share * sum(each.elapsed_s for each in done)
+    assert computing_s / took_s <= share
+    plain = ScriptedEngine()
+    assert [each.results for each in done] == [
+        plain.forward([Row.chain(each, [1, 2])]) for each in opened(plain, 20)
+    ]
+    assert CURVE.at_share(share).seconds(4) == 0.4 / share
+
+
 class SlowRunner:
     def __init__(self, seconds: Sequence[float]) -> None:
         self.seconds = list(seconds)

@@ -51,8 +51,10 @@ async def test_a_model_is_freed_while_there_is_no_work_and_chooses_the_same_afte
     loaded, home = load_models(OPTIONS, quiet)
     assert isinstance(loaded.engine, TorchEngine)
     weights = weakref.ref(loaded.engine.model)
-    served, home, memory = returnable(OPTIONS, loaded, home, quiet, load_s=1.0)
+    served, home = returnable(OPTIONS, loaded, home, quiet, load_s=1.0)
     del loaded
+    memory = served.memory
+    assert memory is not None
     engines = memory.engines
     assert served.engine is engines[0] and home is not None and home.engine is engines[1]
 

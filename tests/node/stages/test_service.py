@@ -1,6 +1,7 @@
 """A stage accepts a chain's operations from one peer, in order and within limits, with typed errors."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -336,6 +337,21 @@ async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Pa
                 async with stream_of(stages, "third", asked(4, tokens=32)) as third:
                     assert "are free together" in await refusal(third)
         assert service.counts.opened == 2
+
+
+def test_passes_of_a_stage_take_a_share_of_the_time(
+    halves: list[StageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused_s, noted_s = list[float](), list[float]()
+    monkeypatch.setattr(time, "sleep", paused_s.append)
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *fed(Row.chain(0, (3,) * 40))):
+            before.post(message)
+        await asyncio.sleep(5)
+
+    play(halves, scene, share=0.25, note_pass=lambda tokens, elapsed_s: noted_s.append(elapsed_s))
+    assert paused_s == [pytest.approx(3 * elapsed_s, rel=0.5) for elapsed_s in noted_s] != []
 
 
 @in_real_time
