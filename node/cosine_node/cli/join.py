@@ -215,7 +215,7 @@ class AsGuest:
     ] = None
     only_idle: Annotated[
         bool,
-        operation_option("only-idle", "", "Work only while others leave CPU and card idle.", everyday=True),
+        operation_option("only-idle", "", "Work while others leave CPU and card idle.", everyday=True),
     ] = False
     on_mains: Annotated[
         bool, operation_option("on-mains", "", "Work only while the machine is not on battery.")

@@ -17,7 +17,7 @@ from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
-from cosine_node.serving.guest import LOOK_S, Guest, Look, look_around
+from cosine_node.serving.guest import LOOK_S, CardWatch, Guest, Look, look_around
 from cosine_node.serving.local_network import LocalNetwork
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
@@ -199,7 +199,9 @@ class AnnouncedNode(ABC):
         self._model_name = names.model_name
         self._speed = speed
         self._guest = Guest(joined.network.guest)
-        self._looks = look_around(time.monotonic) if joined.network.guest.are_any else None
+        rules = joined.network.guest
+        card = CardWatch() if rules.only_idle else None
+        self._looks = look_around(time.monotonic, card) if rules.are_any else None
         self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(

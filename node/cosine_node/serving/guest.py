@@ -4,15 +4,17 @@ Theory of operation
 -------------------
 `look_around` measures the machine every `LOOK_S`; `Guest` decides with `GuestRules` whether the node rests. It
 rests at once when its hours end or the plug is pulled, and after `BUSY_LOOKS` looks in which other programs took
-more than `BUSY_SHARE` of the processor. It works again once nothing speaks against it, and for others' programs
-only after `CALM_S`, so that a pause in somebody's typing does not start it.
+more than `BUSY_SHARE` of the processor or of an NVIDIA card. It works again once nothing speaks against
+it, and for others' programs only after `CALM_S`, so that a pause in somebody's typing does not start it.
 
 A resting node takes no new requests and its record expires (`cosine_node.serving.announced_node`). Drafters leave
 their requests, which lose only drafts; verifiers and stages finish theirs.
 """
 
 import re
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any, Final, Self
@@ -72,7 +74,7 @@ class GuestRules:
     """An operator's rules for a node that is a guest on its machine.
 
     hours: The node works in these hours only. Default: always.
-    only_idle: It works only while other programs leave the processor idle.
+    only_idle: It works only while other programs leave the processor and the card idle.
     on_mains: It works only while the machine is not on battery.
     """
 
@@ -92,12 +94,14 @@ class Look:
     now: Time of day by the local clock.
     monotonic_s: Time of a clock that never jumps.
     others_share: Share of the processor that other programs took since the last look, 0..1.
+    card_share: The same of the NVIDIA card that they use most; 0 if it cannot be seen.
     is_on_battery: False also for machines without one.
     """
 
     now: time
     monotonic_s: float
     others_share: float = 0.0
+    card_share: float = 0.0
     is_on_battery: bool = False
 
 
@@ -108,6 +112,7 @@ class Guest:
         self._rules = rules
         self._busy_looks = 0
         self._busy_at_s: float | None = None
+        self._busy_part = ""
         self.reason = ""
         """Why the node rests, as a clause. "" if it works."""
 
@@ -120,19 +125,55 @@ class Guest:
         elif rules.on_mains and look.is_on_battery:
             self.reason = "the machine is on battery"
         elif rules.only_idle and self._busy_at_s is not None:
-            self.reason = "other programs use the processor"
+            self.reason = f"other programs use the {self._busy_part}"
         else:
             self.reason = ""
 
     def _note_others(self, look: Look) -> None:
-        self._busy_looks = self._busy_looks + 1 if look.others_share > BUSY_SHARE else 0
-        if self._busy_looks >= BUSY_LOOKS or (self._busy_at_s is not None and look.others_share > CALM_SHARE):
+        share = max(look.others_share, look.card_share)
+        self._busy_looks = self._busy_looks + 1 if share > BUSY_SHARE else 0
+        if self._busy_looks >= BUSY_LOOKS or (self._busy_at_s is not None and share > CALM_SHARE):
             self._busy_at_s = look.monotonic_s
+            self._busy_part = "card" if look.card_share > look.others_share else "processor"
         elif self._busy_at_s is not None and look.monotonic_s - self._busy_at_s >= CALM_S:
             self._busy_at_s = None
 
 
-def look_around(monotonic_s: Callable[[], float]) -> Iterator[Look]:
+def card_share(listed: Iterable[str], own: Collection[int]) -> float:
+    """The share that processes without `own` ids take of a card, by the lines of `nvidia-smi pmon`."""
+    taken: dict[tuple[str, str], float] = {}
+    for line in listed:
+        match line.split():
+            # A later line is a newer measurement, or of a newer process.
+            case [card, pid, _, share, *_] if share.isdecimal() and pid.isdecimal() and int(pid) not in own:
+                taken[card, pid] = int(share) / 100
+    cards = {card for card, _ in taken}
+    return min(
+        1.0, max((sum(share for (on, _), share in taken.items() if on == card) for card in cards), default=0.0)
+    )
+
+
+class CardWatch:
+    """Asks `nvidia-smi`, which comes with the driver, again and again without waiting for it."""
+
+    def __init__(self, command: Sequence[str] = ("nvidia-smi", "pmon", "-c", "1", "-s", "u")) -> None:
+        self._command = command
+        self._asking: subprocess.Popen[str] | None = None
+        self._share = 0.0
+
+    def share(self, own: Collection[int]) -> float:
+        """The latest `card_share`. Without the program it is 0."""
+        if self._asking is None or self._asking.poll() is not None:
+            if self._asking is not None:
+                self._share = card_share(self._asking.communicate()[0].splitlines(), own)
+            with suppress(OSError):
+                self._asking = subprocess.Popen(
+                    self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+        return self._share
+
+
+def look_around(monotonic_s: Callable[[], float], card: CardWatch | None = None) -> Iterator[Look]:
     """Yield a look each time it is asked for one. The first has no share of others."""
     # A client does not have it.
     import psutil
@@ -153,6 +194,7 @@ def look_around(monotonic_s: Callable[[], float]) -> Iterator[Look]:
             now=datetime.now().time(),
             monotonic_s=monotonic_s(),
             others_share=share,
+            card_share=0.0 if card is None else card.share({own.pid, *(each.pid for each in own.children(True))}),
             is_on_battery=battery is not None and not battery.power_plugged,
         )
 

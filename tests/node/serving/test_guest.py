@@ -2,10 +2,22 @@
 
 from collections.abc import Iterator
 from datetime import time
+from time import monotonic, sleep
 
 import pytest
 
-from cosine_node.serving.guest import BUSY_LOOKS, CALM_S, LOOK_S, Guest, GuestRules, Hours, Look, look_around
+from cosine_node.serving.guest import (
+    BUSY_LOOKS,
+    CALM_S,
+    LOOK_S,
+    CardWatch,
+    Guest,
+    GuestRules,
+    Hours,
+    Look,
+    card_share,
+    look_around,
+)
 from cosine_protocol.errors import UsageError
 
 NIGHT = Hours(time(22), time(7))
@@ -88,6 +100,34 @@ def test_a_moment_of_work_of_others_does_not_stop_a_node_and_a_pause_in_theirs_d
     assert see(0.0) and see(0.15), "others still work a little"
     assert all(see(0.0) for _ in range(int(CALM_S / LOOK_S) - 1))
     assert see(0.0) == ""
+
+
+LISTED = """\
+# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command
+# Idx           #    C/G      %      %      %      %      %      %    name
+    0       1111     C     98     20      -      -      -      -    python
+    0       2222     G     31      2      -      -      -      -    Xorg
+    0       3333   C+G     12      1      -      -      -      -    game
+    1       4444     C      -      -      -      -      -      -    idle
+    1          -     -      -      -      -      -      -      -    -
+"""
+
+
+def test_the_card_is_busy_by_what_others_compute_and_draw_on_it() -> None:
+    lines = LISTED.splitlines()
+    assert card_share(lines, own={1111}) == pytest.approx(0.43)
+    assert card_share(lines, own={1111, 2222, 3333}) == card_share([], own=()) == 0.0
+    assert card_share(lines, own=()) == 1.0
+    watch = CardWatch(("printf", "%s", LISTED))
+    until_s = monotonic() + 10.0
+    while not watch.share({1111}):
+        assert monotonic() < until_s
+        sleep(0.01)
+    assert CardWatch(("no-such-program",)).share(()) == 0.0
+    guest = Guest(GuestRules(only_idle=True))
+    for at_s in range(BUSY_LOOKS):
+        guest.see(Look(now=time(12), monotonic_s=float(at_s), card_share=0.43))
+    assert guest.reason == "other programs use the card"
 
 
 def test_a_look_tells_what_others_take_and_not_what_the_node_takes() -> None:
