@@ -34,7 +34,7 @@ def test_what_is_not_there(swarm: Swarm) -> None:
     absent = ("generate", "hi", "--initial-peers", NOBODY)
     assert NOBODY in sentence_of(*absent, code=1, COSINE_JOIN_PATIENCE="1")
     sentence = sentence_of("generate", "hi", "--target", "nobody/model", *swarm.peers, code=1)
-    assert "nobody/model" in sentence and "cosine-node join" in sentence
+    assert "nobody/model" in sentence and "cosine-node verify" in sentence
 
 
 def test_a_port_in_use_a_model_and_an_identity_that_cannot_be_read(tmp_path: Path) -> None:
