@@ -32,7 +32,7 @@ MAX_INVITATION_ADDRESSES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class NewMember:
     """The key and certificate of a new member of a private swarm.
 
     seed: Seed of the member's key, 32 bytes.
@@ -43,7 +43,7 @@ class Admission:
     certificate: bytes
 
     @classmethod
-    def read(cls, seed: str, certificate: str) -> "Admission":
+    def read(cls, seed: str, certificate: str) -> "NewMember":
         """Read the parts of a link. Raises `UsageError`."""
         try:
             admission = cls(*(from_line(text, prefix="") for text in (seed, certificate)))
@@ -95,7 +95,7 @@ class Invitation:
     network: str = DEFAULT_NETWORK
     is_private: bool = False
     last_day: date | None = None
-    admission: Admission | None = None
+    admission: NewMember | None = None
 
     def __post_init__(self) -> None:
         """Raise `UsageError` without addresses, with too many, or for one that cannot be dialled."""
@@ -106,7 +106,7 @@ class Invitation:
         check_peer_addresses(self.addresses)
 
     @classmethod
-    def admitting(cls, admission: Admission, addresses: tuple[str, ...]) -> "Invitation":
+    def admitting(cls, admission: NewMember, addresses: tuple[str, ...]) -> "Invitation":
         """Return the invitation of a new member, which is valid as long as the certificate."""
         certificate = read_certificate(admission.certificate)
         last_day = datetime.fromtimestamp(certificate.ends_at_s, UTC).date()
@@ -143,7 +143,7 @@ class Invitation:
             else:
                 raise UsageError(f"The invitation is damaged, or of a later version, at {part!r}.")
         if {"key", "certificate"} & named.keys():
-            admission = Admission.read(named.pop("key", ""), named.pop("certificate", ""))
+            admission = NewMember.read(named.pop("key", ""), named.pop("certificate", ""))
             if named:
                 raise UsageError(f"The invitation is damaged: its certificate says what {min(named)!r} is.")
             return cls.admitting(admission, tuple(addresses))

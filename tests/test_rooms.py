@@ -185,6 +185,15 @@ def test_a_room_says_what_it_is_for() -> None:
     assert [room for room in rooms() if not ast.get_docstring(_parsed(ROOT / room / "__init__.py"))] == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in (path for place in PACKAGES.values() for path in _modules_in(place)):
+        for node in _parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 def test_hivemind_is_imported_lazily() -> None:
     found = _imports_in(PACKAGES["cosine_p2p"])
     assert [

@@ -33,7 +33,7 @@ def log_probability_of(surprisal: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LikelyToken:
+class TokenLikelihood:
     """One of the likeliest tokens at a position."""
 
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
@@ -45,7 +45,7 @@ class Likelihood:
     """The surprisal of a token, and the likeliest tokens at its position in order."""
 
     surprisal: Surprisal
-    top: Annotated[tuple[LikelyToken, ...], Items(Struct(LikelyToken), limits.MAX_TOP_LOGPROBS)]
+    top: Annotated[tuple[TokenLikelihood, ...], Items(Struct(TokenLikelihood), limits.MAX_TOP_LOGPROBS)]
 
 
 def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:

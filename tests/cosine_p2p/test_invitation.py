@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.access import Access
-from cosine_p2p.invitation import SCHEME, Admission, Invitation, follow_invitations
+from cosine_p2p.invitation import SCHEME, Invitation, NewMember, follow_invitations
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.trust.membership import read_swarm_file
@@ -80,11 +80,11 @@ SEED = bytes(range(32))
 GUEST = Identity.from_seed(SEED).peer_id
 
 
-def admission(founder: Identity, *, member: str = GUEST, starts_at_s: float = NOW_S) -> Admission:
+def admission(founder: Identity, *, member: str = GUEST, starts_at_s: float = NOW_S) -> NewMember:
     certificate = sign_certificate(
         founder, name="friends", member=member, serial=1, starts_at_s=starts_at_s, lifetime_s=7 * DAY_S
     )
-    return Admission(SEED, certificate)
+    return NewMember(SEED, certificate)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_protocol.identity import Identity
-from cosine_protocol.likelihoods import Likelihood, LikelyToken
+from cosine_protocol.likelihoods import Likelihood, TokenLikelihood
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Request, Sampling
@@ -40,8 +40,8 @@ STAGE_OFFER: Final = StageOffer(
 
 
 LIKELIHOODS: Final = (
-    Likelihood(105_361, (LikelyToken(13, 105_361), LikelyToken(8, 2_302_586))),
-    Likelihood(3_912_023, (LikelyToken(8, 223_144), LikelyToken(34, 1_771_957))),
+    Likelihood(105_361, (TokenLikelihood(13, 105_361), TokenLikelihood(8, 2_302_586))),
+    Likelihood(3_912_023, (TokenLikelihood(8, 223_144), TokenLikelihood(34, 1_771_957))),
 )
 """Likelihoods of a likely and of an unlikely token."""
 

@@ -14,7 +14,7 @@ from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import Signed
 from cosine_protocol.likelihoods import (
     Likelihood,
-    LikelyToken,
+    TokenLikelihood,
     check_likelihood,
     check_room,
     surprisal_of,
@@ -28,7 +28,7 @@ from tests.protocol.samples import LIKELIHOODS, OWNER, request_of
 def told_of(probability: float, *top: tuple[int, float]) -> Likelihood:
     return Likelihood(
         surprisal_of(math.log(probability)),
-        tuple(LikelyToken(token, surprisal_of(math.log(p))) for token, p in top),
+        tuple(TokenLikelihood(token, surprisal_of(math.log(p))) for token, p in top),
     )
 
 
@@ -47,7 +47,7 @@ def test_what_an_honest_verifier_tells_is_taken(scores: list[float], top: int, d
     surprisals = [surprisal_of(score - total) for score in scores]
     best = sorted(range(len(scores)), key=lambda token: (surprisals[token], token))[:top]
     token = data.draw(st.integers(0, len(scores) - 1))
-    told = Likelihood(surprisals[token], tuple(LikelyToken(each, surprisals[each]) for each in best))
+    told = Likelihood(surprisals[token], tuple(TokenLikelihood(each, surprisals[each]) for each in best))
     check_likelihood(told, token, top=top)
 
 
@@ -78,7 +78,7 @@ def test_the_audit_of_all_that_may_be_told_fits_a_frame(top: int, of_prompt: boo
 
     most = max(tokens for tokens in range(0, 100_000, 100) if fits(tokens))
     token = limits.MAX_TOKEN_ID
-    told = Likelihood(limits.MAX_SURPRISAL, (LikelyToken(token, limits.MAX_SURPRISAL),) * top)
+    told = Likelihood(limits.MAX_SURPRISAL, (TokenLikelihood(token, limits.MAX_SURPRISAL),) * top)
     request = request_of(prompt=(token,) * most, max_new_tokens=most, logprobs=AskedLogprobs(top, of_prompt))
     transcript: Signed[m.Transcript] = Signed(bytes(64), bytes(64))
     encode(m.AskAudit(1, request, (token,) * most, OWNER.peer_id, transcript, (told,) * (most * (1 + of_prompt))))

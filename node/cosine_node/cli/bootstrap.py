@@ -30,8 +30,8 @@ from cosine_p2p.access import Access
 from cosine_p2p.invitation import (
     INVITED_DAYS,
     MAX_INVITATION_ADDRESSES,
-    Admission,
     Invitation,
+    NewMember,
     follow_invitations,
 )
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
@@ -159,7 +159,7 @@ def _show_code(link: str) -> None:
         sys.stderr.write(f"  The QR code needs a terminal of {width} columns.\n")
 
 
-def admission_to(folder: Path, access: Access, *, days: float) -> Admission:
+def admission_to(folder: Path, access: Access, *, days: float) -> NewMember:
     """Admit a new member to the private swarm of a founder's folder. Raises `UsageError`."""
     if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
         raise UsageError("--days must be above 0 and at most 366 for a member of a private swarm.")
@@ -168,4 +168,4 @@ def admission_to(folder: Path, access: Access, *, days: float) -> Admission:
         raise UsageError(f"{folder} and {access.swarm_file} are of two swarms.")
     seed = token_bytes(SEED_BYTES)
     line = swarm.admit(Identity.from_seed(seed).peer_id, lifetime_s=days * DAY_S, now_s=time.time())
-    return Admission(seed, from_line(line, prefix=CERTIFICATE_LINE))
+    return NewMember(seed, from_line(line, prefix=CERTIFICATE_LINE))

@@ -51,7 +51,7 @@ class BadLogits(CosineError):
     """A pass gave NaN or infinite logits for a sequence: damaged weights or an overflow."""
 
 
-class Activations(Protocol):
+class TargetActivations(Protocol):
     """The activations of a target's layers for some tokens, which a draft head reads; opaque except to engines."""
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Row:
     """The number of (token, probability) pairs to return with each choice."""
     wants_nll: bool = False
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
-    activations: Activations | None = None
+    activations: TargetActivations | None = None
     """For a draft head: the target's activations of the tokens before the row's first ones, as many as these."""
     followers: tuple[int | None, ...] = ()
     """The tokens after the last ones, whose likelihoods are reported; None for the choice there."""

@@ -14,7 +14,7 @@ from cosine_node.engine.constraints.grammars import GrammarTooComplex, Mask
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import CosineError
-from cosine_protocol.likelihoods import Likelihood, LikelyToken, surprisal_of
+from cosine_protocol.likelihoods import Likelihood, TokenLikelihood, surprisal_of
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling, Shaping
 
@@ -156,7 +156,7 @@ def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> L
 
     Of equal ones the lowest id comes first.
     """
-    likely = [LikelyToken(token, surprisal_of(value)) for token, value in top]
+    likely = [TokenLikelihood(token, surprisal_of(value)) for token, value in top]
     likely.sort(key=lambda each: (each.surprisal, each.token))
     return Likelihood(surprisal_of(log_probability), tuple(likely))
 

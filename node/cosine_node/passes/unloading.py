@@ -25,7 +25,7 @@ from itertools import count
 from operator import methodcaller
 from typing import Any, Final
 
-from cosine_node.engine.base import Activations, Engine, EngineAround, OutOfMemory, Row, RowResult
+from cosine_node.engine.base import Engine, EngineAround, OutOfMemory, Row, RowResult, TargetActivations
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.processor import give_back_freed_memory
@@ -110,10 +110,10 @@ class ReturnableEngine(EngineAround):
         super().release(self._inside(sequence))
         del self._open[sequence]
 
-    def activations(self, sequence: int, first: int, last: int) -> Activations:
+    def activations(self, sequence: int, first: int, last: int) -> TargetActivations:
         """Those of a target that a draft head reads (`SeenLayers`)."""
         inner: Any = self._inner
-        found: Activations = inner.activations(self._inside(sequence), first, last)
+        found: TargetActivations = inner.activations(self._inside(sequence), first, last)
         return found
 
     def _inside(self, sequence: int) -> int:

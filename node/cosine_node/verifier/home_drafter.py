@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
-from cosine_node.engine.base import Activations, Engine, OutOfPages, Row
+from cosine_node.engine.base import Engine, OutOfPages, Row, TargetActivations
 from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
@@ -145,7 +145,7 @@ def plan_home_drafts(
 class SeenLayers(Protocol):
     """A target that keeps the activations of known tokens, such as `TorchEngine`."""
 
-    def activations(self, sequence: int, first: int, last: int) -> Activations:
+    def activations(self, sequence: int, first: int, last: int) -> TargetActivations:
         """The activations of a sequence's prefix from index `first` up to `last`."""
 
 

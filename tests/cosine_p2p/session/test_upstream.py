@@ -13,7 +13,7 @@ from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
+from cosine_protocol.likelihoods import Likelihood, TokenLikelihood, told_digest
 from cosine_protocol.messages import Transcript
 from cosine_protocol.request import AskedLogprobs
 from cosine_protocol.statements import open_claim, sign
@@ -89,7 +89,7 @@ def telling() -> Upstream:
 
 
 def likely(token: int) -> Likelihood:
-    return Likelihood(500_000, (LikelyToken(token, 500_000),))
+    return Likelihood(500_000, (TokenLikelihood(token, 500_000),))
 
 
 def of_prompt(*tokens: int, position: int = 1) -> m.PromptLikelihoods:
@@ -110,7 +110,7 @@ def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None)
         ([of_prompt(2), told_commit(4)], "before all log-probabilities of the prompt"),
         ([of_prompt(2, 3), told_commit(4, 5, likelihoods=(likely(4),))], "do not fit the tokens"),
         (
-            [of_prompt(2, 3), told_commit(4, likelihoods=(Likelihood(1, (LikelyToken(4, 2),)),))],
+            [of_prompt(2, 3), told_commit(4, likelihoods=(Likelihood(1, (TokenLikelihood(4, 2),)),))],
             "two probabilities",
         ),
     ],

@@ -11,7 +11,7 @@ from cosine_node.terminal.printing import printable
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from cosine_train.learning.learner_report import LearnerReport
+    from cosine_train.learning.learner_report import LearnerFacts
 
 
 Model = Annotated[str | None, everyday(metavar="NAME", help="Only drafters with this model.")]
@@ -46,7 +46,7 @@ learned = actions(
 )
 
 
-def _found(model: str | None) -> list["LearnerReport"]:
+def _found(model: str | None) -> list["LearnerFacts"]:
     """The user's drafters that learn. Raises `UsageError` if none has the model."""
     from cosine_train.learning.learner_report import read_reports
 
@@ -56,7 +56,7 @@ def _found(model: str | None) -> list["LearnerReport"]:
     return found
 
 
-def _tell(found: list["LearnerReport"], *, as_json: bool) -> None:
+def _tell(found: list["LearnerFacts"], *, as_json: bool) -> None:
     if as_json:
         shown = [report.as_object() | {"disk_bytes": _disk_bytes(report.folder)} for report in found]
         sys.stdout.write(json.dumps({"drafters": shown}) + "\n")

@@ -63,7 +63,7 @@ class LearnerNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerReport:
+class LearnerFacts:
     """The contents of a learner's folder."""
 
     folder: Path
@@ -134,7 +134,7 @@ class LearnerReport:
         }
 
 
-def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
+def read_reports(folder: Path | None = None) -> Iterator[LearnerFacts]:
     """Yield the learners of this user, running or not."""
     for home, about in find_homes(folder):
         try:
@@ -144,7 +144,7 @@ def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
             kept = KeptStreams()
         versions, now = Versions(home), LearnerNow.read(home)
         live = versions.word()
-        yield LearnerReport(
+        yield LearnerFacts(
             folder=home,
             peer_id=str(about.get("peer_id", "")),
             model=str(about.get("model", "")),
@@ -162,7 +162,7 @@ def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
         )
 
 
-def reports_by_peer(folder: Path | None = None) -> dict[str, LearnerReport]:
+def reports_by_peer(folder: Path | None = None) -> dict[str, LearnerFacts]:
     """Return the learners by peer id; of several with one identity, the running one."""
     reports = sorted(read_reports(folder), key=lambda one: one.now.activity is not Activity.ABSENT)
     return {report.peer_id: report for report in reports}
