@@ -82,7 +82,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] =
     "Keep a node and a swarm": {
         join: "join --role drafter --initial-peers ADDRESS",
         plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
-        service: "service --role drafter --initial-peers ADDRESS",
+        service: "service draft LINK --model zoo:draft-code",
         identity: "identity",
         swarm: "swarm create friends --out friends",
         ban: "ban PEER_ID --days 7",

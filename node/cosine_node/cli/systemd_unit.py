@@ -44,10 +44,12 @@ def service(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a systemd unit that runs a node with the options that follow.
+    """Print a systemd unit that runs a command with the options that follow.
 
-    It also tells how to install the unit.
+    The command may also come first, as in `service draft LINK`. It also tells how to install the unit.
     """
+    if command == JOIN and context.args[:1] and context.args[0] in COMMANDS:
+        command = context.args.pop(0)
     if command not in COMMANDS:
         raise UsageError(f"--for must be one of {', '.join(COMMANDS)}, not {command!r}.")
     if user is not None and not system:

@@ -59,7 +59,7 @@ def test_a_founder_makes_a_link_that_admits_one_member(
     assert (invitation.network, invitation.addresses) == (swarm_id, (FAR,))
     other = Invitation.read(run("invite", "--folder", founder, "--initial-peers", FAR).out.strip())
     assert other.admission != invitation.admission
-    unit = run("service", "--for", "draft", told.out.strip(), "--model", "ngram", "--target", "zoo:target").out
+    unit = run("service", "draft", told.out.strip(), "--model", "ngram", "--target", "zoo:target").out
     assert f"/swarms/{swarm_id}/" in unit and "certificate=" not in unit
 
 
