@@ -4,7 +4,7 @@ A link is `cosine:` and parts with commas between: `network=NAME` or `swarm=ID`,
 nodes, which begin with a slash. It has no character that a shell or a URI changes.
 
 A link for one member of a private swarm has `key` and `certificate` in place of `swarm` and `until`: whoever has it
-first is that member. All other links hold no secret, and a private swarm still asks for a certificate.
+is that member. All other links hold no secret, and a private swarm still asks for a certificate.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class NewMember:
         except (NotAMember, ValueError):
             is_whole = False
         if not is_whole:
-            raise UsageError("The invitation is damaged: its key and its certificate do not belong together.")
+            raise UsageError("Its key and its certificate do not belong together.")
         return admission
 
     @property
@@ -133,6 +133,13 @@ class Invitation:
     @classmethod
     def read(cls, link: str) -> "Invitation":
         """Read a link. Raises `UsageError`."""
+        try:
+            return cls._read(link)
+        except UsageError as error:
+            raise UsageError(f"The invitation is damaged, or of a later version: {error}") from None
+
+    @classmethod
+    def _read(cls, link: str) -> "Invitation":
         addresses, named = [], dict[str, str]()
         for part in link.strip().removeprefix(SCHEME).split(","):
             name, _, value = part.partition("=")
@@ -141,18 +148,18 @@ class Invitation:
             elif value and name in PARTS and name not in named:
                 named[name] = unquote(value)
             else:
-                raise UsageError(f"The invitation is damaged, or of a later version, at {part!r}.")
+                raise UsageError(f"Nothing is known of {part!r}.")
         if {"key", "certificate"} & named.keys():
             admission = NewMember.read(named.pop("key", ""), named.pop("certificate", ""))
             if named:
-                raise UsageError(f"The invitation is damaged: its certificate says what {min(named)!r} is.")
+                raise UsageError(f"Its certificate says what {min(named)!r} is.")
             return cls.admitting(admission, tuple(addresses))
         if {"network", "swarm"} <= named.keys():
-            raise UsageError("The invitation is damaged: it names a network and a private swarm.")
+            raise UsageError("It names a network and a private swarm.")
         try:
             last_day = date.fromisoformat(named["until"]) if "until" in named else None
         except ValueError:
-            raise UsageError(f"The invitation is damaged: {named['until']!r} is no day.") from None
+            raise UsageError(f"{named['until']!r} is no day.") from None
         return cls(
             addresses=tuple(addresses),
             network=named.get("swarm") or named.get("network") or DEFAULT_NETWORK,

@@ -276,9 +276,7 @@ class GenerationOptions(TypedDict, total=False):
             everyday=True,
         ),
     ]
-    stop: Annotated[
-        str | Sequence[str], Option(STOP, TEXT, "Text before which to stop; may be repeated.", (), everyday=True)
-    ]
+    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Text before which to stop.", (), everyday=True)]
     eos: Annotated[
         Sequence[int] | None, Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's.")
     ]

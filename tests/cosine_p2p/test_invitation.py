@@ -59,11 +59,11 @@ def test_links_and_addresses_lead_into_one_network() -> None:
             Invitation(addresses=(NEAR,), network="s1", is_private=True).link,
             "private swarm s1, which needs --swarm",
         ),
-        (SCHEME, "at ''"),
+        (SCHEME, "Nothing is known of ''"),
         (f"cosine:until=soon,{NEAR}", "'soon' is no day"),
-        (f"cosine:network=a,network=b,{NEAR}", "at 'network=b'"),
+        (f"cosine:network=a,network=b,{NEAR}", "of 'network=b'"),
         (f"cosine:network=a,swarm=b,{NEAR}", "a network and a private swarm"),
-        (f"cosine:colour=red,{NEAR}", "at 'colour=red'"),
+        (f"cosine:colour=red,{NEAR}", "of 'colour=red'"),
         ("cosine:network=home", "1 to 4 addresses, not 0"),
         ("cosine:" + ",".join([NEAR] * 5), "1 to 4 addresses, not 5"),
         ("cosine:/ip4/192.0.2.1/tcp/4001", "whose address it is"),
@@ -125,7 +125,7 @@ def test_what_does_not_make_a_member_is_refused_and_leaves_nothing(founder: Iden
         f"{SCHEME}{key},{NEAR}": "do not belong together",
         f"{SCHEME}key=AAAA,{certificate},{NEAR}": "do not belong together",
         f"{SCHEME}{key},certificate=%,{NEAR}": "do not belong together",
-        link.replace(NEAR, f"swarm=a,{NEAR}"): "its certificate says what 'swarm' is",
+        link.replace(NEAR, f"swarm=a,{NEAR}"): "Its certificate says what 'swarm' is",
     }
     for damaged, says in refused.items():
         with pytest.raises(UsageError, match=says):

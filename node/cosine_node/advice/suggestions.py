@@ -152,7 +152,7 @@ def _judge_holding(here: MeasuredMachine, seen: TargetSwarm, needs: ModelNeeds, 
         advice.add(
             ("verify", *model, *(option for numerics, _ in usual for option in join_options(numerics))),
             next(why for why, holds in reasons.items() if holds),
-            f"{took} a token without drafts{theirs}; {size_text(fit.whole_bytes)} of memory.",
+            f"{took} a token without drafts{theirs}; at least {size_text(fit.whole_bytes)} of memory.",
         )
 
 

@@ -165,6 +165,8 @@ def audit_text(
             join = joining_once(several(initial_peers), Access.of(options), note=joining.change)
             pieces = run_interruptibly(_judged(pieces, join, joining, options["trust"]))
         checked = [check(piece) for piece in pieces]
+    if file is not None:
+        checked = [held_against(one, piece, kept) for one, piece in zip(checked, pieces, strict=True)]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
         sys.stdout.write(json.dumps(written) + "\n")
@@ -283,6 +285,17 @@ def check(piece: Evidence) -> CheckedPiece:
         for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
     ]
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
+
+
+def held_against(checked: CheckedPiece, piece: Evidence, result: Mapping[str, Any]) -> CheckedPiece:
+    """Find a result of `generate --json` whose `token_ids` are not those that the verifier signed."""
+    written = result.get("token_ids")
+    if checked.problem or not isinstance(written, list):
+        return checked
+    signed = piece.open().claim.tokens
+    if all(one == other for one, other in zip(written, signed, strict=False)):
+        return checked
+    return replace(checked, problem="the tokens of the file are not those that the verifier signed")
 
 
 def _counted(verdict: AuditVerdict) -> str:

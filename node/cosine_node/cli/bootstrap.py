@@ -138,8 +138,9 @@ def invite(
     lines = [f"Valid until {invitation.last_day}." if invitation.last_day else "Valid for ever."]
     if nearest in NOT_FAR:
         lines.append(NOT_FAR[nearest])
+    lines.append("It leads to these addresses alone; a node keeps its own with --host-maddr.")
     if invitation.admission is not None:
-        lines.append("A secret: whoever has it first is that member. It is for one machine.")
+        lines.append("A secret: whoever has it is that member. On two machines at once it works on neither.")
     elif invitation.is_private:
         lines.append(
             "Each member also needs a certificate: `cosine-node invite --folder` makes links that have one."

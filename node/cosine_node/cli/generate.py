@@ -146,7 +146,7 @@ async def _generate(
                     show(sys.stdout, text)
         line.end()
         if not is_quiet:
-            sys.stdout.write("\n")
+            show(sys.stdout, "\n")
         async with telling_stages(line, lambda: "Another verifier audits the text"):
             await run.audited()
         line.end()

@@ -16,6 +16,7 @@ from cosine_p2p.directory.served_targets import served_targets
 from cosine_p2p.invitation import SCHEME
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.text.target import parse_target
+from cosine_p2p.transport.lan import find_neighbours
 from cosine_protocol.records import ALL_TARGETS
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ async def _suggest(peers: tuple[str, ...], options: ClientOptions, *, as_json: b
     target, _ = parse_target(options.get("target") or ALL_TARGETS)
     way: tuple[str, ...] = ()
     nodes: tuple[NodeSight, ...] = ()
+    access = Access.of(options)
+    if not peers and access.uses_lan:
+        peers = await find_neighbours(access.network)
     if peers:
-        access = Access.of(options)
         way = (peers[0], *(() if peers[0].startswith(SCHEME) else access.entrance))
         sights = (await survey_once(peers, access, target)).nodes
         served = served_targets(sight.record for sight in sights if not sight.reason)

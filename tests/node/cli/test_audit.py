@@ -46,6 +46,16 @@ def test_evidence_is_checked_offline_and_what_is_forged_proves_nothing(run: Run,
     assert (told.code, "signature" in json.loads(told.out)["checked"][0]["problem"]) == (1, True)
 
 
+@pytest.mark.parametrize("place", ["--offline", "--local"])
+def test_a_file_with_other_tokens_than_were_signed_proves_nothing(run: Run, tmp_path: Path, place: str) -> None:
+    file = Path(written(tmp_path, signed_text()))
+    _, signed = written_text()
+    for tokens, code in (([*signed], 0), ([signed[0] + 1, *signed[1:]], 1)):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"token_ids": tokens}))
+        told = run("audit", str(file), place)
+        assert (told.code, "the tokens of the file are not those" in told.out) == (code, code == 1)
+
+
 def test_without_a_file_it_reads_the_stored_evidence(run: Run) -> None:
     told = run("audit", "--offline")
     assert (told.code, "No evidence is kept" in told.err) == (2, True)
