@@ -226,7 +226,7 @@ class ServedModelOptions:
     target: Annotated[
         str | None,
         model_option(
-            "target", "MODEL", "Target of a drafter. Of a verifier the public name of its model.", everyday=True
+            "target", "MODEL", "A drafter's target, or a public name. That of a verifier's model.", everyday=True
         ),
     ] = None
     engine: Annotated[

@@ -30,6 +30,7 @@ from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
+from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
@@ -76,9 +77,9 @@ def status(
 
     Of each node of a target it tells what it runs, how busy it is and how far.
     """
-    access = Access.of(options)
+    peers, access = follow_invitations(peers_of(link, initial_peers), Access.of(options))
     joining = Stage("Looking for peers")
-    join = joining_once(peers_of(link, initial_peers), access, note=joining.change)
+    join = joining_once(peers, access, note=joining.change)
     target = options.get("target") or ALL_TARGETS
     is_anybody = run_interruptibly(_status(join, joining, access.network, target, watch=watch, as_json=as_json))
     if not is_anybody:
