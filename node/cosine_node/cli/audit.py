@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -151,22 +152,21 @@ def audit_text(
     """Let other verifiers or this machine judge a text, or read a report."""
     from cosine_node.endpoint_audit.report import NAME, open_report
 
-    if file is not None and NAME in (kept := read_object(file)):
-        _tell_report(open_report(kept), as_json=as_json)
+    result = None if file is None else read_object(file)
+    if result is not None and NAME in result:
+        _tell_report(open_report(result), as_json=as_json)
         return
     if local and offline:
         raise UsageError("--local judges the text again and --offline does not: give one of them.")
-    pieces = read_evidence(file)
+    pieces, written = read_evidence(file, result), (result or {}).get("token_ids")
     if local:
-        checked = run_interruptibly(_judged_here(pieces, model))
+        checked = run_interruptibly(_judged_here(pieces, model, written))
     else:
         if pieces and not offline:
             joining = Stage("Looking for peers")
             join = joining_once(several(initial_peers), Access.of(options), note=joining.change)
             pieces = run_interruptibly(_judged(pieces, join, joining, options["trust"]))
-        checked = [check(piece) for piece in pieces]
-    if file is not None:
-        checked = [held_against(one, piece, kept) for one, piece in zip(checked, pieces, strict=True)]
+        checked = [check(piece, written) for piece in pieces]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
         sys.stdout.write(json.dumps(written) + "\n")
@@ -204,19 +204,18 @@ audit = actions(
 )
 
 
-def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
-    """The evidence in a result of `generate --json` or of this command, else in the state folder.
+def read_evidence(file: Path | None, result: Mapping[str, Any] | None) -> tuple[Evidence, ...]:
+    """The evidence in a file's result of `generate --json` or of this command, else in the state folder.
 
     Raises `UsageError` if there is none.
     """
-    if file is None:
+    if result is None:
         kept = EvidenceFile()
         if found := kept.read():
             return found
         raise UsageError(f"No evidence is kept in {kept.path}; name a file that `generate --json` wrote.")
-    outer = read_object(file)
-    inner = outer.get("audit")
-    pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))
+    inner = result.get("audit")
+    pieces = evidence_of_json((inner if isinstance(inner, dict) else result).get("evidence"))
     if not pieces:
         raise UsageError(f"{file} holds nothing that a verifier signed; `generate --json` writes it.")
     return pieces
@@ -274,28 +273,22 @@ def _tell_report(report: Mapping[str, Any], *, as_json: bool) -> None:
         raise typer.Exit(FAILURE_EXIT)
 
 
-def check(piece: Evidence) -> CheckedPiece:
+def check(piece: Evidence, written: object = None) -> CheckedPiece:
+    """Check signatures, and that `written`, the tokens of a text if they are a list, are those that were signed."""
     try:
         opened = piece.open()
     except RemoteProtocolError as error:
         return CheckedPiece("", 0, AuditState.UNANSWERED, problem=str(error))
+    tokens, author = opened.claim.tokens, opened.claim.author
+    if isinstance(written, list) and any(map(ne, written, tokens)):
+        problem = "the tokens of the file are not those that the verifier signed"
+        return CheckedPiece(author, len(tokens), opened.state, problem=problem)
     said = [
         f"{short_peer_id(statement.auditor)} {'accuses' if accuses(verdict, opened.claim.request) else 'agrees'}: "
         f"{_counted(verdict)}"
         for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
     ]
-    return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
-
-
-def held_against(checked: CheckedPiece, piece: Evidence, result: Mapping[str, Any]) -> CheckedPiece:
-    """Find a result of `generate --json` whose `token_ids` are not those that the verifier signed."""
-    written = result.get("token_ids")
-    if checked.problem or not isinstance(written, list):
-        return checked
-    signed = piece.open().claim.tokens
-    if all(one == other for one, other in zip(written, signed, strict=False)):
-        return checked
-    return replace(checked, problem="the tokens of the file are not those that the verifier signed")
+    return CheckedPiece(author, len(tokens), opened.state, tuple(said))
 
 
 def _counted(verdict: AuditVerdict) -> str:
@@ -305,16 +298,16 @@ def _counted(verdict: AuditVerdict) -> str:
     return f"{counts}, log-probabilities off by {verdict.widest_gap:.2g} at most"
 
 
-async def _judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
+async def _judged_here(pieces: Sequence[Evidence], model: str, written: object) -> list[CheckedPiece]:
     line = WaitingLine(sys.stderr)
     try:
         async with telling_stages(line, lambda: f"Judging with {model}"):
-            return await asyncio.to_thread(judged_here, pieces, model)
+            return await asyncio.to_thread(judged_here, pieces, model, written)
     finally:
         line.end()
 
 
-def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
+def judged_here(pieces: Sequence[Evidence], model: str, written: object) -> list[CheckedPiece]:
     """Judge each piece with the target's weights on this machine, as verifiers do. Blocks.
 
     Raises `UsageError` if the model is not available, or is not the target of the texts.
@@ -324,7 +317,7 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
     from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
     from cosine_node.verifier.audits import verdict_on
 
-    checked = [check(piece) for piece in pieces]
+    checked = [check(piece, written) for piece in pieces]
     claims = {index: piece.open().claim for index, piece in enumerate(pieces) if not checked[index].problem}
     if not claims:
         return checked

@@ -23,6 +23,7 @@ from cosine_node.cli.options import (
     several,
     takes_options,
 )
+from cosine_node.cli.swarm import certificate_lifetime_s
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.help_screen import everyday
 from cosine_node.terminal.interrupts import run_interruptibly, run_until_stopped
@@ -42,10 +43,8 @@ from cosine_p2p.transport.reach import reach_at
 from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_CERTIFICATE_S
 from cosine_protocol.membership import CERTIFICATE_LINE, from_line
 
-DAY_S: Final = 86_400.0
 SEED_BYTES: Final = 32
 """Of the key of a new member."""
 QUIET_ZONE: Final = 2
@@ -162,11 +161,10 @@ def _show_code(link: str) -> None:
 
 def admission_to(folder: Path, access: Access, *, days: float) -> NewMember:
     """Admit a new member to the private swarm of a founder's folder. Raises `UsageError`."""
-    if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
-        raise UsageError("--days must be above 0 and at most 366 for a member of a private swarm.")
+    lifetime_s = certificate_lifetime_s(days)
     swarm = FoundedSwarm.open(folder)
     if access.swarm_file is not None and access.network != swarm.swarm_id:
         raise UsageError(f"{folder} and {access.swarm_file} are of two swarms.")
     seed = token_bytes(SEED_BYTES)
-    line = swarm.admit(Identity.from_seed(seed).peer_id, lifetime_s=days * DAY_S, now_s=time.time())
+    line = swarm.admit(Identity.from_seed(seed).peer_id, lifetime_s=lifetime_s, now_s=time.time())
     return NewMember(seed, from_line(line, prefix=CERTIFICATE_LINE))

@@ -30,6 +30,7 @@ from cosine_node.cli.options import (
     operation_option,
     option,
     parse_role,
+    peers_of,
     several,
     takes_options,
 )
@@ -338,9 +339,7 @@ def _verb(name: str, role: Role, text: str, *, without: frozenset[str], **fixed:
     shown = [flag for flag in _FLAGS.values() if flag.name not in without | fixed.keys()]
 
     def run(link: str | None, **given: Any) -> None:
-        if link is not None:
-            given["initial_peers"] = [link, *(given["initial_peers"] or ())]
-        join(**unset, **fixed, **given)
+        join(**unset, **fixed, **{**given, "initial_peers": [*peers_of(link, given["initial_peers"])]})
 
     run.__name__, run.__doc__ = name, text
     first = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link)

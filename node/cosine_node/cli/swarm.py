@@ -57,10 +57,16 @@ def admit(
     as_json: AsJson = False,
 ) -> None:
     """Print a certificate for a member, a line of its swarm file."""
+    lifetime_s = certificate_lifetime_s(days)
+    line = FoundedSwarm.open(folder).admit(peer_id, lifetime_s=lifetime_s, now_s=time.time())
+    _tell({"peer_id": peer_id, "line": line}, as_json=as_json, lines=(line,))
+
+
+def certificate_lifetime_s(days: float) -> float:
+    """The lifetime of a member's certificate by --days. Raises `UsageError`."""
     if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
         raise UsageError("--days must be above 0 and at most 366.")
-    line = FoundedSwarm.open(folder).admit(peer_id, lifetime_s=days * DAY_S, now_s=time.time())
-    _tell({"peer_id": peer_id, "line": line}, as_json=as_json, lines=(line,))
+    return days * DAY_S
 
 
 def revoke(peer_id: Member, folder: Folder, as_json: AsJson = False) -> None:
