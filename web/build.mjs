@@ -5,7 +5,7 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = resolve(process.argv[2] ?? join(here, "../node/cosine_node/gateway/page/assets"));
+const out = resolve(process.argv[2] ?? join(here, "../node/cosine_gateway/page/assets"));
 await mkdir(out, { recursive: true });
 await build({
   absWorkingDir: here,

@@ -11,6 +11,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
+from cosine_engine import zoo
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.emulation.virtual_loop import PacedLoop, run_virtual
@@ -19,7 +20,6 @@ from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import EngineSource, Scenario
 from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload, chosen_traces
-from cosine_node import zoo
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.text.token_effects import REPLACEMENT

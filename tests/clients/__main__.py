@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from tests.clients.catalogue import CLIENTS, Client
 from tests.clients.installation import Installation, NotInstalled, Outcome
 from tests.e2e.conftest import swarm_in

@@ -49,4 +49,4 @@ CLIENTS: Final = (
     Client("Codex", Registry.NPM, ("@openai/codex",), "codex_command"),
     Client("Claude Code", Registry.NPM, ("@anthropic-ai/claude-code",), "claude_code_command"),
 )
-"""`tests/node/gateway/test_packages.py` has the packages of OpenAI, Anthropic and LangChain."""
+"""`tests/gateway/test_packages.py` has the packages of OpenAI, Anthropic and LangChain."""

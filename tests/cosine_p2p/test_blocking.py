@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.blocking import Client, LoopThread
 from cosine_p2p.client import Swarm
 from cosine_p2p.request.options import GenerationOptions

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
 from tests.docs.pages import ROOT, blocks_of
 from tests.docs.processes import SOURCES, write_programs

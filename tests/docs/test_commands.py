@@ -12,7 +12,8 @@ import pytest
 from typer.main import get_command
 
 from cosine_lab.simulation.scenario import scenario_of
-from cosine_node.cli.app import app, spread_peers
+from cosine_node.cli.app import app
+from cosine_terminal.options import spread_peers
 from cosine_tui.cli import app as monitor
 from tests.docs import processes
 from tests.docs.conftest import Place

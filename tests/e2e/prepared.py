@@ -11,13 +11,13 @@ from importlib import import_module
 os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=os.devnull)
 for name in (
     "cosine_node.cli.app",
-    "cosine_node.gateway.http.server",
+    "cosine_gateway.http.server",
     "cosine_node.serving.head",
     "cosine_node.serving.node",
     "cosine_node.serving.stage_node",
     "cosine_node.stages.opening",
     "cosine_p2p.transport.full.library",
-    "cosine_node.engine.torch.loading",
+    "cosine_engine.torch.loading",
     "transformers.models.llama.modeling_llama",
 ):
     import_module(name)

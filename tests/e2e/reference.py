@@ -10,7 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from cosine_node import zoo
+from cosine_engine import zoo
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 

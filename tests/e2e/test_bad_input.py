@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node import zoo
-from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.gguf.writing import write_gguf
+from cosine_engine import zoo
+from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.gguf.writing import write_gguf
 from cosine_p2p import AsyncClient
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 from openai import APIStatusError, OpenAI
 
-from cosine_node.gateway.http.server import HEADER_S
+from cosine_gateway.http.server import HEADER_S
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node
 from tests.e2e.reference import PROMPT, encoded, greedy, target_tokenizer

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run

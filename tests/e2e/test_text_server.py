@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from cosine_node import zoo
-from cosine_node.engine.gguf.writing import write_gguf
+from cosine_engine import zoo
+from cosine_engine.gguf.writing import write_gguf
 from cosine_p2p import Client
 from cosine_p2p.request.results import Generation
 from tests.e2e.conftest import Swarm

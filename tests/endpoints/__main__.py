@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.models.model import fetch_folder
 from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer
 from cosine_node.endpoint_audit.examination import ReadAnswers, questions_of, read_answers
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import fetch_folder
 from cosine_protocol.numerics import DETERMINISTIC
 from tests.e2e.nodes import Node, free_port, own_home
 from tests.e2e.test_text_server import LlamaServer
@@ -65,7 +65,7 @@ def trained(folder: Path, steps: int) -> Path:
     """SmolLM2 in float32, after some steps on the documentation."""
     import torch
 
-    from cosine_node.engine.torch.loading import load_model
+    from cosine_engine.torch.loading import load_model
     from cosine_p2p.text.tokenizer import load_tokenizer
 
     source = fetch_folder(SMOL)

@@ -15,7 +15,7 @@ from typing import Final
 
 import atheris
 
-PACKAGES: Final = ["cosine_protocol", "cosine_p2p", "cosine_node"]
+PACKAGES: Final = ["cosine_protocol", "cosine_p2p", "cosine_engine", "cosine_gateway", "cosine_node"]
 with atheris.instrument_imports(include=PACKAGES):
     from tests.fuzz.target import FuzzTarget, kept, regressions
     from tests.fuzz.targets import TARGETS

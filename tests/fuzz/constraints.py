@@ -28,10 +28,10 @@ from jsonschema.exceptions import SchemaError
 from llguidance import LLTokenizer
 from referencing.exceptions import Unresolvable
 
+from cosine_engine import zoo
+from cosine_engine.constraints import trial
+from cosine_engine.constraints.grammars import Grammars, GrammarTooComplex, Guide, Tried
 from cosine_lab.emulation.virtual_loop import call_at_once
-from cosine_node import zoo
-from cosine_node.engine.constraints import trial
-from cosine_node.engine.constraints.grammars import Grammars, GrammarTooComplex, Guide, Tried
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.request import Constraint, ConstraintKind

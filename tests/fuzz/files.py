@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.unfolding import unfold, unfold_part
+from cosine_engine.gguf.writing import StoredModel
+from cosine_engine.models.model_sizes import ModelSizes
+from cosine_engine.models.partial_folder import PartialFolder
+from cosine_engine.openai.server import read_piece
+from cosine_engine.vocabulary import DraftVocabulary
+from cosine_gateway.api_errors import ApiError
+from cosine_gateway.body import parse_object
+from cosine_gateway.messages.request import parse_message
+from cosine_gateway.responses.request import parse_response
+from cosine_gateway.text_request import parse_chat, parse_completion
+from cosine_gateway.tokens import detokenized, tokenized
 from cosine_node.endpoint_audit.asking import EndpointQuestion, read_answer
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.gguf.unfolding import unfold, unfold_part
-from cosine_node.engine.gguf.writing import StoredModel
-from cosine_node.engine.openai.server import read_piece
-from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.body import parse_object
-from cosine_node.gateway.messages.request import parse_message
-from cosine_node.gateway.responses.request import parse_response
-from cosine_node.gateway.text_request import parse_chat, parse_completion
-from cosine_node.gateway.tokens import detokenized, tokenized
-from cosine_node.models.model_sizes import ModelSizes
-from cosine_node.terminal.printing import json_safe
-from cosine_node.weights.partial_folder import PartialFolder
 from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
@@ -48,6 +47,7 @@ from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, pieces_root
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
+from cosine_terminal.printing import json_safe
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer
 from tests.fuzz.target import FuzzTarget, any_taken, json_seeds, moves, script

@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from cosine_engine.base import Choice, Row, RowResult
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.engine.base import Choice, Row, RowResult
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.service import StageService
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode

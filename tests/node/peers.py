@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
+from cosine_engine.base import BadLogits, Engine, Row, RowResult
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
-from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m

@@ -11,7 +11,8 @@ from urllib.request import Request, urlopen
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import app, spread_peers
+from cosine_node.cli.app import app
+from cosine_terminal.options import spread_peers
 from tests.packaging.conftest import COMPOSE, ROOT, SERVICES, Composed
 
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_p2p import __version__
 from tests.packaging.conftest import ROOT, Built
 
@@ -20,11 +20,14 @@ pytestmark = pytest.mark.thorough
 
 PACKAGES: Final = {
     "cosine_p2p": ROOT / "cosine_p2p",
+    "cosine_engine": ROOT / "node" / "cosine_engine",
+    "cosine_gateway": ROOT / "node" / "cosine_gateway",
     "cosine_node": ROOT / "node" / "cosine_node",
+    "cosine_terminal": ROOT / "node" / "cosine_terminal",
     "cosine_protocol": ROOT / "protocol" / "cosine_protocol",
     "cosine_tui": ROOT / "tui" / "cosine_tui",
 }
-HELD_DATA: Final = "cosine_node/zoo/models/"
+HELD_DATA: Final = "cosine_engine/zoo/models/"
 """Weights, which are most of the wheel."""
 MAX_WHEEL_BYTES: Final = 25_000_000
 MAX_REST_BYTES: Final = 1_250_000

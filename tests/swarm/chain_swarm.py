@@ -10,6 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from cosine_engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
+from cosine_engine.curve import CostCurve
+from cosine_engine.kv_pool import PagePool
 from cosine_lab.emulation.links import FifoServer, LinkModel, SeededRoute
 from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_directory import MemoryDirectory
@@ -23,9 +26,6 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.chains.spare_chain import SpareChain
-from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PagePool
 from cosine_node.serving.head import HeadChains
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import QueuedFeed

@@ -5,13 +5,13 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from cosine_engine.base import Engine, Row
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedMember, SimulatedSwarm
-from cosine_node.engine.base import Engine, Row
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import Pass
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_engine.base import Choice
+from cosine_engine.tree import SequenceTree
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.engine.base import Choice
-from cosine_node.engine.tree import SequenceTree
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.auditing import TextAccused

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.constraints.grammars import Tried
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.constraints.grammars import Tried
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
-from tests.node.engine.letter_grammars import END, letter_grammars, text_of
-from tests.node.engine.schemas import SCHEMAS, check_json
+from tests.engine.letter_grammars import END, letter_grammars, text_of
+from tests.engine.schemas import SCHEMAS, check_json
 from tests.scenes import in_virtual_time
 from tests.swarm import reference
 from tests.thoroughness import dear_examples, quick_first, quick_rows

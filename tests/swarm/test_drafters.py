@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
+from cosine_engine.base import Choice
+from cosine_engine.curve import CostCurve
+from cosine_engine.tree import SequenceTree
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
-from cosine_node.engine.base import Choice
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.tree import SequenceTree
 from cosine_node.passes.emulation import DRAFTER_SHAPE, VERIFIER_SHAPE
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.trust.mandates import Coordination

@@ -10,14 +10,14 @@ import transformers as tf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from cosine_engine.curve import CostCurve
+from cosine_engine.ngram import NgramEngine
+from cosine_engine.torch.engine import TorchEngine
+from cosine_engine.torch.loading import load_engine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.ngram import NgramEngine
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.loading import load_engine
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.target import read_target_facts
-from tests.node.engine.tiny_models import COMMON, VOCAB
+from tests.engine.tiny_models import COMMON, VOCAB
 from tests.scenes import in_virtual_time
 from tests.thoroughness import quick_rows
 

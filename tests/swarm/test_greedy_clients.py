@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation

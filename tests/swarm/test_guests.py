@@ -10,14 +10,13 @@ from functools import partial
 
 import pytest
 
+from cosine_engine.models.unloading import ModelMemory, WaitForWork
 from cosine_lab.emulation.links import LinkTable, Partition
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.passes.idle_passes import WaitForWork
-from cosine_node.passes.unloading import ModelMemory
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.guest import LOOK_S, Guest, GuestRules, Hours, Look
 from cosine_p2p.transport.patience import end_all

@@ -21,21 +21,21 @@ import pytest
 import torch
 import transformers
 
+from cosine_engine import zoo
+from cosine_engine.base import Choice, Engine, Row, RowResult
+from cosine_engine.curve import CostCurve
+from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.lanes.engine import LaneEngine
+from cosine_engine.llama.library import is_installed
+from cosine_engine.llama.loading import load_llama
+from cosine_engine.paged import PagedEngine
+from cosine_engine.torch.engine import TorchEngine
+from cosine_engine.torch.loading import load_engine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node import zoo
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.engine.base import Choice, Engine, Row, RowResult
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.lanes.engine import LaneEngine
-from cosine_node.engine.llama.library import is_installed
-from cosine_node.engine.llama.loading import load_llama
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.loading import load_engine
 from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.generation_config import read_eos
@@ -45,10 +45,10 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
-from tests.node.engine.embedded import engine_of
-from tests.node.engine.local_chain import LocalChain
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.node.engine.staged import load_stages, ranges, whole_engine
+from tests.engine.embedded import engine_of
+from tests.engine.local_chain import LocalChain
+from tests.engine.random_serving import Asked, serve_alone
+from tests.engine.staged import load_stages, ranges, whole_engine
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import audited, preferred
 from tests.thoroughness import quick_first

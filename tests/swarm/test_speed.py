@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import TOKEN_BYTES, Ring, even_parts
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
-from cosine_node.engine.curve import CostCurve
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine

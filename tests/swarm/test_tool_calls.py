@@ -17,7 +17,7 @@ from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.reply_form import reply_form
 from cosine_protocol.errors import OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
-from tests.node.engine.schemas import KEYS, SCHEMAS, check_json
+from tests.engine.schemas import KEYS, SCHEMAS, check_json
 from tests.scenes import in_virtual_time
 from tests.swarm.tool_letters import END, ToolLetters, calling_engine
 from tests.thoroughness import dear_examples

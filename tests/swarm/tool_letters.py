@@ -5,12 +5,12 @@ from typing import Any, ClassVar, Final
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from cosine_engine.constraints.grammars import Grammars
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
-from cosine_node.engine.constraints.grammars import Grammars
 from cosine_p2p.text.token_effects import TokenEffect
-from tests.node.engine.letter_grammars import LETTERS, LetterTokens, tried
+from tests.engine.letter_grammars import LETTERS, LetterTokens, tried
 
 MARKS: Final = ("[TOOL_CALLS]", "[ARGS]")
 TEXTS: Final = (*LETTERS, *MARKS)

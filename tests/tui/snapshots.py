@@ -29,7 +29,7 @@ from cosine_tui.state.snapshot import (
 )
 from tests.cosine_p2p import samples
 from tests.cosine_p2p.samples import TARGET, identity_of
-from tests.node.gateway.generations import generation
+from tests.gateway.generations import generation
 
 LOST_REASON = "no answer within 4 s"
 

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.app import spread_peers, told_missing
-from cosine_node.cli.companions import SIMULATION
-from cosine_node.cli.options import (
+from cosine_p2p.access import Access
+from cosine_p2p.text.target import Target as TargetName
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.companions import SIMULATION
+from cosine_terminal.help_screen import Command, everyday
+from cosine_terminal.options import (
     DeniedPeers,
     IdentityFile,
     InitialPeers,
@@ -23,13 +27,10 @@ from cosine_node.cli.options import (
     Target,
     access_of,
     several,
+    spread_peers,
 )
-from cosine_node.terminal.help_screen import Command, everyday
-from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
-from cosine_p2p.access import Access
-from cosine_p2p.text.target import Target as TargetName
-from cosine_p2p.transport.config import DEFAULT_NETWORK
-from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.packages import told_missing
+from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 
 if TYPE_CHECKING:
     from cosine_tui.state.feed import Feed

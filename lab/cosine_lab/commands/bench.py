@@ -13,11 +13,11 @@ import typer
 
 from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here, measure_ring_here
 from cosine_lab.experiments.results import rounded, write_result
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several, takes_options
-from cosine_node.terminal.help_screen import actions, everyday
-from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
+from cosine_terminal.help_screen import actions, everyday
+from cosine_terminal.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several, takes_options
+from cosine_terminal.printing import say
 
 NO_DRAFTER = "none"
 RESULTS = Path("docs/benchmarks")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cosine_lab.experiments.results import rounded, write_result
 from cosine_node.cli.asking import client_that_asks_once, joining_once
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import say, show
-from cosine_node.terminal.waiting import clear
 from cosine_protocol.errors import UsageError
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.printing import say, show
+from cosine_terminal.waiting import clear
 
 if TYPE_CHECKING:
+    from cosine_engine.zoo import Family
     from cosine_lab.experiments.here import HereOptions
     from cosine_node.demo.swarm import Cast
-    from cosine_node.zoo import Family
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
 
@@ -66,7 +66,7 @@ class MeasuredSwarm:
     @property
     def cast(self) -> "Cast | None":
         """The nodes to start, None for a running swarm. Raises `UsageError`."""
-        from cosine_node import zoo
+        from cosine_engine import zoo
         from cosine_node.demo.swarm import Cast
 
         given = {name: str(value) for name, value in self.verifier_options.items() if value is not None}
@@ -193,7 +193,7 @@ def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, 
 
 def family_named(name: str) -> "Family":
     """Return the family with that name. Raises `UsageError`."""
-    from cosine_node.zoo import Family
+    from cosine_engine.zoo import Family
 
     if name not in set(Family):
         raise UsageError(f"--family must be {' or '.join(Family)}, not {name!r}.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_lab.experiments.progress import CellProgress, ProgressLine
-from cosine_node.cli.options import AsJson
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT
 from cosine_protocol.errors import UsageError
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.options import AsJson
+from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT
 
 if TYPE_CHECKING:
     from cosine_lab.simulation.report import SimulationReport

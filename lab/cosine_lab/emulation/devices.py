@@ -38,7 +38,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from cosine_node.engine.curve import CostCurve, rising
+from cosine_engine.curve import CostCurve, rising
 from cosine_protocol.errors import UsageError
 
 _T = TypeVar("_T")

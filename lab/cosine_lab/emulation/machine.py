@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cosine_node.engine.base import BadLogits, Engine, PassAbandoned, Row
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.base import BadLogits, Engine, PassAbandoned, Row
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.runner import Pass, Runner, count_tokens
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.base import Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
-from cosine_node.engine.tree import SequenceTree
+from cosine_engine.base import Choice, Row, RowResult
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.paged import PagedEngine
+from cosine_engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
+from cosine_engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
@@ -55,7 +55,7 @@ def _uniform(key: int, token: int) -> float:
 
 
 class ScriptedEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine`, including checks of the contract.
+    """Implements `cosine_engine.base.Engine`, including checks of the contract.
 
     Engines with equal `model_seed` and `vocab_tokens` are one target. With `fidelity` f an engine gives its
     target's choice after a share of about f of all paths; after the others the target's token comes second in half

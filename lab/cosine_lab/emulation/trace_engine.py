@@ -8,11 +8,11 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from cosine_engine.base import PREFIX, Choice, Row, RowResult
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.paged import PagedEngine
+from cosine_engine.tree import SequenceTree
 from cosine_lab.emulation.traces import BASE, CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
-from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import GAMMA, MASK, mix64
 from cosine_protocol.request import Sampling
@@ -53,7 +53,7 @@ class TraceState(NamedTuple):
 
 
 class TraceEngine(PagedEngine, ABC):
-    """The base of engines over traces. Implements `cosine_node.engine.base.Engine`, contract checks included.
+    """The base of engines over traces. Implements `cosine_engine.base.Engine`, contract checks included.
 
     A sequence must begin with the stand-in prompt of one of the traces; a pass raises `UsageError`, and feeds
     nothing, if it does not. Whatever the sampling parameters, the answers are those recorded.

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cosine_node.zoo.family import Family
+from cosine_engine.zoo.family import Family
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import noise_bits
 
@@ -44,7 +44,7 @@ class DrafterTrace:
     """The candidates of one drafter along the target's stream of n tokens, each after all true tokens before it.
 
     `candidate_tokens` (n, 8): tokens by falling keyed score after prompt + stream[:i]. `candidate_probabilities`
-    (n, 8): the engine's own estimate, 0..1 (`cosine_node.engine.base.Choice`). `log_probability` (n,): log of
+    (n, 8): the engine's own estimate, 0..1 (`cosine_engine.base.Choice`). `log_probability` (n,): log of
     q(stream[i] | before) at temperature 1. `overlap` (n,): sum over the vocabulary of min(p, q) = 1 - TV at the
     trace's temperature; at 0 it is 1 where the likeliest tokens agree, else 0. `prompt_nll`: mean of the prompt
     tokens after the first, in nats.

@@ -24,26 +24,26 @@ import numpy as np
 import torch
 import transformers as tf
 
+from cosine_engine import zoo
+from cosine_engine.base import Row
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.lanes.engine import LaneEngine
+from cosine_engine.lanes.lanes import FedToken, Floats
+from cosine_engine.llama.library import llama_library
+from cosine_engine.llama.loading import load_llama
+from cosine_engine.llama.model import LlamaContext, LlamaModel
+from cosine_engine.processor import processor_name
+from cosine_engine.torch.engine import TorchEngine
+from cosine_engine.torch.loading import DTYPES, load_engine, load_model
+from cosine_engine.vllm.environment import VllmOptions
+from cosine_engine.vllm.loading import load_vllm
+from cosine_engine.zoo.family import Family
 from cosine_lab.emulation.cores import on_core
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Prompts, Say, grouped, setup_of
 from cosine_lab.experiments.here import in_turn
 from cosine_lab.experiments.results import rounded
-from cosine_node import zoo
-from cosine_node.engine.base import Row
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.engine.lanes.engine import LaneEngine
-from cosine_node.engine.lanes.lanes import FedToken, Floats
-from cosine_node.engine.llama.library import llama_library
-from cosine_node.engine.llama.loading import load_llama
-from cosine_node.engine.llama.model import LlamaContext, LlamaModel
-from cosine_node.engine.processor import processor_name
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.loading import DTYPES, load_engine, load_model
-from cosine_node.engine.vllm.environment import VllmOptions
-from cosine_node.engine.vllm.loading import load_vllm
-from cosine_node.zoo.family import Family
 from cosine_protocol.errors import CosineError, UsageError
 from cosine_protocol.request import Sampling
 

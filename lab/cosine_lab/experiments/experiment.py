@@ -13,6 +13,9 @@ from functools import cache, cached_property
 from multiprocessing import get_context
 from typing import Any, Final, Self, TypeVar
 
+from cosine_engine import zoo
+from cosine_engine.ngram import FollowerIndex
+from cosine_engine.zoo.family import Family
 from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.experiments.entrants import (
     COUPLED,
@@ -30,9 +33,6 @@ from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_lab.simulation.swarm import numbered_nonces
 from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
-from cosine_node import zoo
-from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.zoo.family import Family
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from cosine_engine import zoo
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, grouped
 from cosine_lab.experiments.progress import CellProgress
 from cosine_lab.report.intervals import bootstrap_interval, medians
-from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
 from cosine_p2p import AsyncClient

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_engine.processor import processor_name
 from cosine_lab.emulation.cores import Cores, on_core
 from cosine_lab.experiments.experiment import JsonRow, Say, grouped
 from cosine_lab.experiments.here import (
@@ -26,7 +27,6 @@ from cosine_lab.experiments.here import (
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
 from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import Cast, NodeProcess
-from cosine_node.engine.processor import processor_name
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 

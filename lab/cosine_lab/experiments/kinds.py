@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from cosine_engine import zoo
+from cosine_engine.zoo.family import Family
 from cosine_lab.experiments.experiment import EXPERTS_OF
-from cosine_node import zoo
-from cosine_node.zoo.family import Family
 from cosine_train.training.questions import Question, in_turns, read_questions
 
 FILE: Final = Path(str(resources.files(__package__))) / "kinds.dev.jsonl"

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from cosine_node.terminal.waiting import WaitingLine, columns_of
 from cosine_p2p.dht.peer_clocks import span
+from cosine_terminal.waiting import WaitingLine, columns_of
 
 LINE_EVERY_S: Final = 10.0
 """Interval of lines where none can be rewritten, which shows progress without filling a log."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_node.terminal.printing import say
+from cosine_terminal.printing import say
 
 FIGURES: Final = 6
 """Number of significant figures in the files."""

@@ -12,6 +12,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from cosine_engine.ngram import FollowerIndex
+from cosine_engine.zoo.family import Family
 from cosine_lab.emulation.traces import CANDIDATES, Trace
 from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
 from cosine_lab.experiments.experiment import (
@@ -31,8 +33,6 @@ from cosine_lab.experiments.experiment import (
 )
 from cosine_lab.report.intervals import bootstrap_interval, ratio_and_interval, ratio_of_sums, speedup_fields
 from cosine_lab.report.plots import LinePlot, rows_where
-from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.zoo.family import Family
 from cosine_p2p.trust.mandates import Coordination
 
 CHAIN: Final = "synchronous chain"

@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from cosine_engine import zoo
+from cosine_engine.processor import processor_name
 from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
 from cosine_lab.experiments.experiment import Cell, JsonRow, Prompts, Say, grouped, run_cell
 from cosine_lab.experiments.here import (
@@ -33,10 +35,8 @@ from cosine_lab.experiments.here import (
 )
 from cosine_lab.experiments.here_cores import token_shares, with_all_columns
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
-from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import Cast, running_nodes
-from cosine_node.engine.processor import processor_name
 from cosine_node.passes.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.trust.mandates import Coordination

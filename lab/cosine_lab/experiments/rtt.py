@@ -16,6 +16,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any, Final
 
+from cosine_engine.zoo.family import Family
 from cosine_lab.experiments.entrants import (
     COUPLED,
     GENERALIST,
@@ -45,7 +46,6 @@ from cosine_lab.experiments.experiment import (
 from cosine_lab.experiments.tuning import Search, TuningPlace, tune
 from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
 from cosine_lab.report.plots import LinePlot, Row, Rows, rows_where
-from cosine_node.zoo.family import Family
 
 REMOTE: Final = "cosine, no drafter at the verifier"
 ALONE: Final = "a drafter at the verifier, nobody else"

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Final
 
-from cosine_node.engine.base import Engine
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.base import Engine
+from cosine_engine.curve import CostCurve
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, TargetFacts
 

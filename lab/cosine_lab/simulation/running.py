@@ -29,7 +29,7 @@ SETTLE_S: Final = 12.0
 """Time for nodes to release finished requests, longer than any timeout of the services."""
 SETTLE_STEP_S: Final = 0.5
 """The interval of checks meanwhile; virtual time is free, but each check costs."""
-LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
+LOGGERS: Final = ("asyncio", "cosine_engine", "cosine_p2p", "cosine_node", "cosine_protocol")
 """Loggers whose errors are violations."""
 
 

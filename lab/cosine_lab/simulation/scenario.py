@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
+from cosine_engine.curve import CostCurve
+from cosine_engine.zoo.family import Family
 from cosine_lab.emulation.cities import check_city, rtt_s
 from cosine_lab.emulation.devices import deploy
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.emulation import Emulation
-from cosine_node.zoo.family import Family
 from cosine_p2p.network import TransportKind
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError

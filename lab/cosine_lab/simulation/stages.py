@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from cosine_engine.base import Engine, Row, RowResult
+from cosine_engine.curve import CostCurve
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.machine import MachineUse
 from cosine_lab.emulation.memory_transport import MemoryTransport
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import ChainPlan, open_chain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.search import NoChain, StagePlace
-from cosine_node.engine.base import Engine, Row, RowResult
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import ChainLost, Operation
 from cosine_node.stages.service import ChainBooks, StageService

@@ -11,6 +11,9 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
+from cosine_engine.base import Engine
+from cosine_engine.curve import CostCurve
+from cosine_engine.models.unloading import WaitForWork
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
@@ -24,9 +27,6 @@ from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.base import Engine
-from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from cosine_engine import zoo
+from cosine_engine.base import PREFIX, Engine, Row
+from cosine_engine.ngram import NgramEngine
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.simulation.scenario import EngineSource, Scenario
-from cosine_node import zoo
-from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.ngram import NgramEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -22,7 +22,7 @@ TREE_TOKENS: Final = 512
 TEST_SPLIT: Final = "test"
 """The split of the recorded generations that figures are measured on."""
 LOOKUP: Final = "lookup"
-"""The expertise of the drafter without weights, which copies from the text so far (`cosine_node.engine.ngram`)."""
+"""The expertise of the drafter without weights, which copies from the text so far (`cosine_engine.ngram`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

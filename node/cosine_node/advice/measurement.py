@@ -9,16 +9,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.pool_size import free_memory_bytes
+from cosine_engine.processes.answer import answer_of
 from cosine_node.advice.servers import find_servers
 from cosine_node.advice.suggestions import Advice, MeasuredMachine, TargetSwarm, advise
 from cosine_node.chains.model_needs import served_dtype, target_sizes
-from cosine_node.doctor.packages import INSTALL
-from cosine_node.engine.pool_size import free_memory_bytes
-from cosine_node.processes.answer import answer_of
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+from cosine_terminal.packages import INSTALL
 
 MEASURING_S: Final = 20.0
 """Bounds each of two measurements. A drafter that takes longer to load and compile is not judged."""
@@ -75,7 +75,7 @@ def memory() -> tuple[Sequence[tuple[str, int]], float]:
 
 def drafting(model: str, target: str) -> tuple[float, int]:
     """The seconds of a drafter's token, and the bytes of its process; runs in a child process."""
-    from cosine_node.models.model import ModelSource, load_served
+    from cosine_engine.models.model import ModelSource, load_served
 
     source = ModelSource(model=model, target=target)
     served = load_served(source, Role.DRAFTER, lambda *_: None, measure_s=MEASURE_S)

@@ -6,7 +6,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
-from cosine_node.engine.openai import SCHEME
+from cosine_engine.openai import SCHEME
 
 PORTS: Final = (11434, 1234, 8080, 8000)
 """Those of Ollama, LM Studio, llama.cpp's server and vLLM."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Final
 
+from cosine_engine.models.engine_kind import join_options
+from cosine_engine.pool_size import AUTO, CARD_MEMORY_PART
 from cosine_node.chains.model_needs import fit_of, served_dtype
 from cosine_node.chains.outlook import ACCEPTANCE, outlooks, sentence_of
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART
-from cosine_node.models.engine_kind import join_options
 from cosine_node.stages.coverage import gaps_sentence, unheld
 from cosine_node.stages.part_sizes import size_text
 from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS

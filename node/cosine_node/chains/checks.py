@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cosine_engine.base import Row
+from cosine_engine.choice_gap import CANDIDATES
+from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import RemoteChain
@@ -27,9 +30,6 @@ from cosine_node.chains.witness import (
     told_of,
     trace_of,
 )
-from cosine_node.engine.base import Row
-from cosine_node.engine.choice_gap import CANDIDATES
-from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.operations import ChainLost
 from cosine_node.stages.projections import VALUE_BYTES, Projections
 from cosine_protocol.errors import CosineError

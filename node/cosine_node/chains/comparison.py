@@ -31,8 +31,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.base import Choice
-from cosine_node.engine.choice_gap import gap_of
+from cosine_engine.base import Choice
+from cosine_engine.choice_gap import gap_of
 from cosine_node.stages.projections import Projections
 from cosine_p2p.trust.audit_rule import WIDE, is_near_tie, most_by_chance, rounding_of
 from cosine_protocol.request import Sampling

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.paged import PagedEngine
 from cosine_node.chains.witness import Witness
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.operations import Chain, ChainLost, FeedRows, check_bounds
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
@@ -29,7 +29,7 @@ class KeptText:
 
 
 class ChainEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine` over a chain of stages; not thread-safe.
+    """Implements `cosine_engine.base.Engine` over a chain of stages; not thread-safe.
 
     It manages pages and prefixes itself and sends the changes to the stages, whose pools have the same size. Once
     the chain is lost only `forward` fails, with `ChainLost`.

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_engine.pool_size import AUTO
+from cosine_engine.processes.answer import answer_of
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.engine.pool_size import AUTO
-from cosine_node.processes.answer import answer_of
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.errors import UsageError
@@ -77,11 +77,11 @@ def needs_of(model: str, dtype: str) -> dict[str, Any]:
 
 def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:
     """The sizes of a model with a cache of `pool_tokens`, and its numerics. Raises `UsageError`."""
-    from cosine_node import zoo
-    from cosine_node.engine.forward.support import numerics_of, refuse_by_config
-    from cosine_node.engine.gguf.file import GgufFile
-    from cosine_node.engine.gguf.unfolding import unfold
-    from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
+    from cosine_engine import zoo
+    from cosine_engine.forward.support import numerics_of, refuse_by_config
+    from cosine_engine.gguf.file import GgufFile
+    from cosine_engine.gguf.unfolding import unfold
+    from cosine_engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
     from cosine_node.stages.opening import part_sizes
 
     check_options(dtype=dtype, device="cpu", quantize=None)

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Final
 
+from cosine_engine.base import Row, RowResult
 from cosine_node.chains.pass_times import PassTimes
 from cosine_node.chains.search import StagePlace
-from cosine_node.engine.base import Row, RowResult
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import feed_messages, results_of
 from cosine_node.stages.idle_chains import IDLE_S

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.curve import CostCurve
+from cosine_engine.kv_pool import PagePool
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.witness import Witness
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.stages.operations import Chain

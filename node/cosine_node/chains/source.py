@@ -28,6 +28,8 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Final
 
+from cosine_engine.curve import CostCurve
+from cosine_engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.chains.checks import CHECK_TOKENS
 from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
@@ -45,8 +47,6 @@ from cosine_node.chains.search import (
     loaded_pass_s,
 )
 from cosine_node.chains.stage_speeds import SHARED, LinkSpeeds, Measured, StageSpeeds, Suspicions
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
 from cosine_node.stages.operations import ChainLost
 from cosine_p2p.directory.directory import Directory

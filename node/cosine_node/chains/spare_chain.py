@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_engine.base import OutOfPages, Row
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine, KeptText
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import CHECK_S, GONE_S, LINK_BYTES_PER_S, ChainSource, SecondChain
-from cosine_node.engine.base import OutOfPages, Row
 from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
 

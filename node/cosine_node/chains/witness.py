@@ -11,10 +11,10 @@ from itertools import takewhile
 
 import numpy as np
 
+from cosine_engine.base import Choice, Row, RowResult
+from cosine_engine.tree import SequenceTree
 from cosine_node.chains.comparison import ChainTrace, StageTrace
 from cosine_node.chains.search import StagePlace
-from cosine_node.engine.base import Choice, Row, RowResult
-from cosine_node.engine.tree import SequenceTree
 from cosine_node.stages.projections import Projections, read_projections
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import PartTrace

@@ -9,7 +9,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import Final
 
-from cosine_node.terminal.interrupts import end_with_readers, leave_on_interrupt, show_cursor_on_signals
+from cosine_terminal.interrupts import end_with_readers, leave_on_interrupt, show_cursor_on_signals
 
 __all__ = ["ask", "main"]
 

@@ -12,8 +12,6 @@ import typer
 from cosine_node.cli.audit import audit
 from cosine_node.cli.bootstrap import bootstrap, identity, invite
 from cosine_node.cli.chat import chat
-from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
-from cosine_node.cli.companions import LABORATORY, TRAINING, installed_part, tui
 from cosine_node.cli.configuration import (
     DOCTOR,
     commands_of,
@@ -31,17 +29,18 @@ from cosine_node.cli.status import status
 from cosine_node.cli.suggest import suggest
 from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
-from cosine_node.doctor.packages import extra_of
-from cosine_node.terminal.help_screen import ALL, HELP, Everyday, Group, add_command
-from cosine_node.terminal.interrupts import raise_on_interrupt
-from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
-from cosine_node.terminal.waiting import clear
-from cosine_p2p.invitation import SCHEME
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.companions import COMMANDS as ENTRY_POINTS
+from cosine_terminal.companions import LABORATORY, TRAINING, installed_part, tui
+from cosine_terminal.help_screen import ALL, HELP, Everyday, Group, add_command
+from cosine_terminal.interrupts import raise_on_interrupt
+from cosine_terminal.options import spread_peers
+from cosine_terminal.packages import told_missing
+from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
+from cosine_terminal.waiting import clear
 
 LOG = logging.getLogger(__name__)
-HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
 
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", "suggest", DOCTOR})
 """Commands that Ctrl-C ends immediately (`interrupts`); the others first stop what they have started."""
@@ -155,36 +154,6 @@ for heading, commands in COMMANDS.items():
     for command, example in commands.items():
         of = ASKING_PROGRAM if heading is USE else NODE_PROGRAM
         add_command(app, command, heading=heading, example=f"{of} {example}")
-
-
-def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Rewrite `--initial-peers A B`, of addresses or invitations, as `--initial-peers A --initial-peers B`."""
-    spread: list[str] = []
-    follows_option = follows_address = False
-    for argument in arguments:
-        is_option = argument.replace("_", "-") == "--initial-peers"
-        if follows_address and argument.startswith(("/", SCHEME)):
-            spread.append("--initial-peers")
-        else:
-            follows_address = follows_option and not is_option
-        spread.append(argument)
-        follows_option = is_option
-    return spread
-
-
-def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
-    """The sentence that says how to install a missing module or to set a home folder. "" for other errors.
-
-    If several extras install the module, `extra` is preferred.
-    """
-    if isinstance(missing, RuntimeError):
-        # The message of both pathlib and platformdirs.
-        return HOMELESS if "home directory" in str(missing) else ""
-    package = (missing.name or "").partition(".")[0]
-    named = extra_of(package, preferred=extra)
-    if named is None:
-        return ""
-    return f"This command needs {package}: `pip install '.[{named}]'` in the clone of the repository."
 
 
 def run(given: Sequence[str], *, name: str = NODE_PROGRAM) -> None:

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.addresses import parse_address
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS
+from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient

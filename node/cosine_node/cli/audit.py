@@ -14,24 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cosine_engine.models.engine_kind import EngineChoice, parse_engine
+from cosine_engine.pool_size import AUTO
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import (
-    DEFAULT_TARGET,
-    ENTRANCE,
-    AsJson,
-    IdentityFile,
-    InitialPeers,
-    model_option,
-    option,
-    several,
-    takes_options,
-)
-from cosine_node.engine.pool_size import AUTO
-from cosine_node.models.engine_kind import EngineChoice, parse_engine
-from cosine_node.terminal.help_screen import actions, everyday
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
-from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
+from cosine_node.cli.node_options import model_option
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
@@ -42,6 +28,20 @@ from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AuditVerdict
+from cosine_terminal.help_screen import actions, everyday
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.options import (
+    DEFAULT_TARGET,
+    ENTRANCE,
+    AsJson,
+    IdentityFile,
+    InitialPeers,
+    option,
+    several,
+    takes_options,
+)
+from cosine_terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
+from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Join, Swarm
@@ -312,9 +312,9 @@ def judged_here(pieces: Sequence[Evidence], model: str, written: object) -> list
 
     Raises `UsageError` if the model is not available, or is not the target of the texts.
     """
-    from cosine_node.engine.constraints.grammars import Grammars
-    from cosine_node.engine.paged import PagedEngine
-    from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
+    from cosine_engine.constraints.grammars import Grammars
+    from cosine_engine.models.model import ModelSource, fetch_folder, load_weights, read_names
+    from cosine_engine.paged import PagedEngine
     from cosine_node.verifier.audits import verdict_on
 
     checked = [check(piece, written) for piece in pieces]

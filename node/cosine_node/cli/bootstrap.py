@@ -10,23 +10,8 @@ from secrets import token_bytes
 from shutil import get_terminal_size
 from typing import Annotated, Final
 
-from cosine_node.cli.options import (
-    AsJson,
-    DeniedPeers,
-    IdentityFile,
-    InitialPeers,
-    Lan,
-    LogFormat,
-    Network,
-    Place,
-    SwarmFile,
-    several,
-    takes_options,
-)
+from cosine_node.cli.node_options import Place
 from cosine_node.cli.swarm import certificate_lifetime_s
-from cosine_node.terminal.events import telling
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_interruptibly, run_until_stopped
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import (
     INVITED_DAYS,
@@ -44,6 +29,21 @@ from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import CERTIFICATE_LINE, from_line
+from cosine_terminal.events import telling
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.interrupts import run_interruptibly, run_until_stopped
+from cosine_terminal.options import (
+    AsJson,
+    DeniedPeers,
+    IdentityFile,
+    InitialPeers,
+    Lan,
+    LogFormat,
+    Network,
+    SwarmFile,
+    several,
+    takes_options,
+)
 
 SEED_BYTES: Final = 32
 """Of the key of a new member."""

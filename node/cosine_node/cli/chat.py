@@ -7,15 +7,15 @@ from typing import Annotated, Final
 
 from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.generate import TEXT
-from cosine_node.cli.options import ENTRANCE, SERVED_BY, InitialPeers, Link, peers_of, takes_options
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.printing import show
-from cosine_node.terminal.waiting import WaitingLine
 from cosine_p2p.blocking import LoopThread, TextStream
 from cosine_p2p.replies.parts import Content
 from cosine_p2p.request.chat import Message
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import CosineError
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.options import ENTRANCE, SERVED_BY, InitialPeers, Link, peers_of, takes_options
+from cosine_terminal.printing import show
+from cosine_terminal.waiting import WaitingLine
 
 PROMPT: Final = "> "
 OF_ONE_TEXT: Final = frozenset({"schema", "regex", "grammar", "logprobs", "prompt_logprobs", "prediction"})

@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from cosine_node import zoo
-from cosine_node.cli.options import AsJson
+from cosine_engine import zoo
 from cosine_node.demo.race import Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import RaceReport, print_report, race_view, result_line
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.printing import FAILURE_EXIT, printable, say
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TEMPERATURE
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.options import AsJson
+from cosine_terminal.printing import FAILURE_EXIT, printable, say
 
 if TYPE_CHECKING:
     from cosine_node.demo.swarm import Cast, Offer, Say, Show
@@ -139,8 +139,9 @@ def offering(say: "Say", *, model_name: str) -> "Offer":
     """Return a function that serves the page until Enter or Ctrl-C."""
 
     async def offer(peer: str, target: str) -> None:
-        from cosine_node.gateway.http.app import GatewayOptions
-        from cosine_node.gateway.http.server import listening, serve_gateway
+        from cosine_gateway.http.app import GatewayOptions
+        from cosine_gateway.http.server import listening, serve_gateway
+        from cosine_node.advice.own_machine import OwnMachine
 
         def note(event: str, fields: dict[str, object]) -> None:
             if event == "ready":
@@ -150,7 +151,9 @@ def offering(say: "Say", *, model_name: str) -> "Offer":
         loop.add_reader(sys.stdin, stop.set)
         loop.add_signal_handler(signal.SIGINT, stop.set)
         try:
-            options = GatewayOptions(model_name=model_name, host_names=(socket.gethostname(),))
+            options = GatewayOptions(
+                model_name=model_name, host_names=(socket.gethostname(),), machine=OwnMachine()
+            )
             client = {"initial_peers": (peer,), "target": target}
             await serve_gateway(listening(HOST, 0), HOST, client, options, note, stop)
         finally:

@@ -13,9 +13,9 @@ from rich.text import Text
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.report import report_of
 from cosine_node.serving.node_options import JoinPlan
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import FAILURE_EXIT, printable
-from cosine_node.terminal.waiting import Stage, WaitingLine, columns_of, telling_stages
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.printing import FAILURE_EXIT, printable
+from cosine_terminal.waiting import Stage, WaitingLine, columns_of, telling_stages
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),

@@ -12,11 +12,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
-from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.replies.parts import CallBegun, Part
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt
@@ -24,6 +19,11 @@ from cosine_p2p.request.origins import told_origins
 from cosine_p2p.request.results import AppliedConfig, Generation, Progress
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import repeats, told_numerics, told_repetition
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
+from cosine_terminal.printing import json_safe, printable, short_peer_id, show
+from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
 
 AUDIT_SENTENCES: Final = {
     "passed": "audited: another verifier would have written the same",

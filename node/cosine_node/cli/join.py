@@ -13,42 +13,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node import zoo
-from cosine_node.cli.companions import LEARNING, TRAINING
+from cosine_engine import zoo
+from cosine_engine.models.engine_kind import EngineChoice, EngineKind, has_files
+from cosine_engine.pool_size import AUTO, PoolSize, parse_memory
 from cosine_node.cli.findings import tell_findings
-from cosine_node.cli.options import (
+from cosine_node.cli.node_options import (
+    Place,
+    Relays,
+    ServedModelOptions,
+    model_option,
+    operation_option,
+    parse_role,
+)
+from cosine_node.passes.emulation import Emulation
+from cosine_node.serving.guest import GuestRules, Hours, parse_pause
+from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
+from cosine_node.verifier.admission import MAX_COORDINATED
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_protocol.records import ALL_TARGETS, Role
+from cosine_terminal.companions import LEARNING, TRAINING
+from cosine_terminal.events import Emit, telling
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.interrupts import run_until_stopped
+from cosine_terminal.options import (
     DEFAULT_TARGET,
     AsJson,
     DeniedPeers,
     Link,
     LogFormat,
-    Place,
-    Relays,
-    ServedModelOptions,
     declaring,
-    model_option,
-    operation_option,
     option,
-    parse_role,
     peers_of,
     several,
     takes_options,
 )
-from cosine_node.engine.pool_size import AUTO, PoolSize, parse_memory
-from cosine_node.models.engine_kind import EngineChoice, EngineKind, has_files
-from cosine_node.passes.emulation import Emulation
-from cosine_node.serving.guest import GuestRules, Hours, parse_pause
-from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
-from cosine_node.terminal.events import Emit, telling
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_until_stopped
-from cosine_node.verifier.admission import MAX_COORDINATED
-from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EXPERTISE
-from cosine_protocol.records import ALL_TARGETS, Role
 
 if TYPE_CHECKING:
-    from cosine_node.models.model import ModelSource
+    from cosine_engine.models.model import ModelSource
     from cosine_node.serving.learner import LearnerMaker
 
 LOG = logging.getLogger(__name__)
@@ -427,8 +429,8 @@ def _nodes(
 
 def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
     """Run the nodes with a page. Raises `UsageError` if it cannot be shown."""
+    from cosine_gateway.http.server import listening
     from cosine_node.cli.node_page import HOST, page_access, run_with_page
-    from cosine_node.gateway.http.server import listening
 
     if not 0 <= port <= 65_535:
         raise UsageError("--page must lie between 0 and 65535.")
@@ -460,7 +462,7 @@ async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
     """The models to load, each with its target. Raises `UsageError`."""
-    from cosine_node.models.model import ModelSource
+    from cosine_engine.models.model import ModelSource
 
     if role is Role.DRAFTER:
         if engine.is_deterministic:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cosine_node.cli.companions import TRAINING
-from cosine_node.cli.options import AsJson
-from cosine_node.terminal.help_screen import actions, everyday
 from cosine_protocol.errors import UsageError
+from cosine_terminal.companions import TRAINING
+from cosine_terminal.help_screen import actions, everyday
+from cosine_terminal.options import AsJson
 
 
 def list_models(
@@ -19,7 +19,7 @@ def list_models(
     as_json: AsJson = False,
 ) -> None:
     """List the embedded models: expertise, size and acceptance rate."""
-    from cosine_node.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
+    from cosine_engine.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
 
     rows: list[dict[str, Any]] = []
     for model in [name] if name else [name for family in Family for name in listed(family)]:
@@ -65,9 +65,9 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Write a Llama-like model as a GGUF file for llama.cpp and `join`."""
-    from cosine_node.engine.gguf.file import GgufFile
-    from cosine_node.engine.gguf.writing import write_gguf
-    from cosine_node.models.model import fetch_folder
+    from cosine_engine.gguf.file import GgufFile
+    from cosine_engine.gguf.writing import write_gguf
+    from cosine_engine.models.model import fetch_folder
 
     if not out.parent.is_dir():
         raise UsageError(f"There is no folder {out.parent} to write {out.name} into.")

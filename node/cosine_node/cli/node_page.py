@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from cosine_node.cli.serve import model_name
-from cosine_node.terminal.events import Emit
 from cosine_p2p.access import Access
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
@@ -77,8 +77,9 @@ async def _serve(
     emit: Emit,
     stop: asyncio.Event,
 ) -> None:
-    from cosine_node.gateway.http.app import GatewayOptions
-    from cosine_node.gateway.http.server import serve_gateway
+    from cosine_gateway.http.app import GatewayOptions
+    from cosine_gateway.http.server import serve_gateway
+    from cosine_node.advice.own_machine import OwnMachine
     from cosine_p2p.network import joining
     from cosine_p2p.text.target import Target
 
@@ -88,5 +89,7 @@ async def _serve(
             emit("page", {"url": fields["url"]})
 
     join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
-    options = GatewayOptions(model_name=model_name(target), host_names=(socket.gethostname(),), access=access)
+    options = GatewayOptions(
+        model_name=model_name(target), host_names=(socket.gethostname(),), access=access, machine=OwnMachine()
+    )
     await serve_gateway(listener, HOST, {"join": join, "target": target}, options, note, stop)

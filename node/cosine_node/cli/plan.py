@@ -9,21 +9,21 @@ from typing import Annotated, Final
 
 import typer
 
+from cosine_engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.chains.model_needs import model_needs
 from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
 from cosine_node.cli.asking import survey_once
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
-from cosine_node.engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.stages.part_sizes import size_text
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import short_peer_id, show
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_terminal.printing import short_peer_id, show
 
 HERE: Final = "here"
 READ: Final = "50GB"

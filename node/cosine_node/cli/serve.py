@@ -5,7 +5,12 @@ from pathlib import Path
 from socket import gethostname
 from typing import Annotated, Final
 
-from cosine_node.cli.options import (
+from cosine_p2p.access import Access
+from cosine_p2p.request.options import KEEP, ClientOptions
+from cosine_protocol.errors import UsageError
+from cosine_terminal.events import telling
+from cosine_terminal.interrupts import run_until_stopped
+from cosine_terminal.options import (
     ENTRANCE,
     SERVED_BY,
     AsJson,
@@ -17,11 +22,6 @@ from cosine_node.cli.options import (
     several,
     takes_options,
 )
-from cosine_node.terminal.events import telling
-from cosine_node.terminal.interrupts import run_until_stopped
-from cosine_p2p.access import Access
-from cosine_p2p.request.options import KEEP, ClientOptions
-from cosine_protocol.errors import UsageError
 
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
@@ -67,8 +67,9 @@ def serve(
 
     SIGTERM finishes running requests and exits 0.
     """
-    from cosine_node.gateway.http.app import GatewayOptions
-    from cosine_node.gateway.http.server import listening, serve_gateway
+    from cosine_gateway.http.app import GatewayOptions
+    from cosine_gateway.http.server import listening, serve_gateway
+    from cosine_node.advice.own_machine import OwnMachine
 
     if not 0 <= port <= 65_535:
         raise UsageError("--port must lie between 0 and 65535.")
@@ -88,6 +89,7 @@ def serve(
         host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
         access=Access.of(client),
+        machine=OwnMachine(),
     )
     asked = {"initial_peers": peers_of(link, initial_peers), "listen": True, **client}
     with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:

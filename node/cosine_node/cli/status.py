@@ -17,15 +17,9 @@ from rich.text import Text
 
 from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.companions import learner_reports
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
-from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.learned_name import LearnedName
@@ -37,11 +31,17 @@ from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_terminal.companions import learner_reports
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
+from cosine_terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
+from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
 
 if TYPE_CHECKING:
-    from cosine_node.serving.learner import LearnerReport
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
+    from cosine_terminal.companions import LearnerReport
 
 WATCH_EVERY_S: Final = 2.0
 """For a node far less work than a generation."""

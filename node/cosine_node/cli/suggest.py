@@ -5,12 +5,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_node.cli.asking import survey_once
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
 from cosine_node.stages.part_sizes import size_text
-from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import printable, say, show
 from cosine_p2p.access import Access
 from cosine_p2p.directory.served_targets import served_targets
 from cosine_p2p.invitation import SCHEME
@@ -18,6 +15,9 @@ from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.text.target import parse_target
 from cosine_p2p.transport.lan import find_neighbours
 from cosine_protocol.records import ALL_TARGETS
+from cosine_terminal.interrupts import run_interruptibly
+from cosine_terminal.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
+from cosine_terminal.printing import printable, say, show
 
 if TYPE_CHECKING:
     from cosine_node.advice.suggestions import Advice, MeasuredMachine

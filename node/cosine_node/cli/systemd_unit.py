@@ -12,12 +12,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.configuration import JOIN, commands_of
-from cosine_node.cli.options import AsJson, parse_role
-from cosine_node.terminal.help_screen import everyday, takes_anything
-from cosine_node.terminal.printing import USAGE_EXIT
+from cosine_node.cli.node_options import parse_role
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import SCHEME, follow_invitations
 from cosine_protocol.errors import UsageError
+from cosine_terminal.help_screen import everyday, takes_anything
+from cosine_terminal.options import AsJson
+from cosine_terminal.printing import USAGE_EXIT
 
 NAME: Final = "cosine-node"
 

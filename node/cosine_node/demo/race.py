@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from cosine_node.zoo.prompt_set import Prompt
+from cosine_engine.zoo.prompt_set import Prompt
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk, Generation

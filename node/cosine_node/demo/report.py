@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_node.demo.race import Lane, Race, RacedPrompt, RacedWay
-from cosine_node.terminal.printing import json_safe, printable
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin, told_origins
+from cosine_terminal.printing import json_safe, printable
 
 MAX_LATE_SHARE: Final = 0.05
 """With more late passes the figures are reported as lower bounds."""

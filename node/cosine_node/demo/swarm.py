@@ -13,17 +13,17 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
-from cosine_node.terminal.events import STAGES
-from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import Role
+from cosine_terminal.events import STAGES
+from cosine_terminal.waiting import WaitingLine, columns_of, telling_stages
 
 SILENCE_S: Final = 150.0
 """Timeout of each stage: all nodes load PyTorch and their models at once, perhaps on two cores."""

@@ -14,15 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.models.engine_kind import EngineKind, has_files
 from cosine_node.doctor import machine, packages, swarm
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, skipped
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.models.engine_kind import EngineKind, has_files
 from cosine_node.serving.node_options import JoinPlan, NodeOptions
-from cosine_node.terminal.events import STAGES
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
+from cosine_terminal.events import STAGES
+from cosine_terminal.packages import EXTRAS, missing_packages
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Examination:
         yield Step("extras", 5.0, DISK), self._extras
         yield Step(machine.IDENTITY, 5.0, DISK), self._own_place
         if self._plan.nodes:
-            names = " ".join(packages.EXTRAS[self.extra])
+            names = " ".join(EXTRAS[self.extra])
             yield Step(packages.PACKAGES, 90.0, LIBRARIES.format(names)), self._packages
         yield Step("models", 60.0, HUB), self._models
         yield Step(swarm.DAEMON, 60.0, NETWORK), lambda: _awaited(self._peers)
@@ -85,7 +86,7 @@ class Examination:
         return "llama" if kinds == {EngineKind.LLAMA} else "node"
 
     def _extras(self) -> Iterator[Finding]:
-        missing, needs_node = packages.missing_packages(), bool(self._plan.nodes)
+        missing, needs_node = missing_packages(), bool(self._plan.nodes)
         self._has_packages = not missing[self.extra]
         yield packages.judge_extras(missing, extra=self.extra, needs_node=needs_node)
 

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cosine_engine.curve import CostCurve
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.models.engine_kind import has_files
+from cosine_engine.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
+from cosine_engine.models.hub import ANSWER_S, HubModel, HubRefusal
+from cosine_engine.models.model import MEASURE_S, read_names
+from cosine_engine.pool_size import free_memory_bytes
 from cosine_node.doctor.finding import Finding, failure, fine, refusal
 from cosine_node.doctor.machine import SMALLER
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.pool_size import free_memory_bytes
-from cosine_node.models.engine_kind import has_files
-from cosine_node.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
-from cosine_node.models.hub import ANSWER_S, HubModel, HubRefusal
-from cosine_node.models.model import MEASURE_S, read_names
 from cosine_node.serving.fetched_model import local_folder
 from cosine_node.serving.node import load_models
 from cosine_node.serving.node_options import NodeOptions
 from cosine_node.stages.part_sizes import size_text
-from cosine_node.terminal.events import Emit
 from cosine_p2p.gguf.header import part_names
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+from cosine_terminal.events import Emit
 
 OTHER: Final = (
     "Give a folder, zoo:NAME or a Hugging Face id with --model; `cosine-node zoo` lists the embedded ones."
@@ -93,7 +93,7 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
         emit(event, fields)
 
     warned = _Warned(said)
-    logging.getLogger("cosine_node").addHandler(warned)
+    logging.getLogger("cosine_engine").addHandler(warned)
     try:
         began_s = time.monotonic()
         curve, models = _load(options, folder, note)
@@ -103,7 +103,7 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
         yield refusal(what, error, "Fetch the model again, or name another one with --model.")
         return
     finally:
-        logging.getLogger("cosine_node").removeHandler(warned)
+        logging.getLogger("cosine_engine").removeHandler(warned)
     if curve is not None:
         said.append(f"a pass of one token takes {1e3 * curve.seconds(1):.1f} ms")
     used = (free_bytes or 0) - (free_memory_bytes() or 0)

@@ -3,42 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, warning
+from cosine_terminal.packages import EXTRAS, INSTALL
 
-EXTRAS: Final[Mapping[str, Sequence[str]]] = {
-    "node": (
-        *("gguf", "google", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
-        *("numpy", "psutil", "safetensors", "torch", "transformers"),
-    ),
-    "llama": (
-        *("gguf", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
-        *("numpy", "psutil", "safetensors", "xllamacpp"),
-    ),
-    "light": ("libp2p", "trio"),
-    "gateway": ("prometheus_client", "starlette", "uvicorn"),
-    "tui": ("numpy", "textual"),
-    "quantize": ("accelerate", "torchao"),
-}
-"""The packages of each extra by import name. hivemind is installed separately for the extra llama."""
-INSTALL: Final[Mapping[str, str]] = {
-    "node": "To join with a model: `pip install '.[node]'` in the clone of the repository.",
-    "llama": "To join with this model: `pip install '.[llama]'` in the clone of the repository, then `pip install "
-    "--no-deps hivemind`.",
-}
 PACKAGES: Final = "packages"
-
-
-def extra_of(package: str, *, preferred: str) -> str | None:
-    """The extra that installs a package, preferably `preferred`. None if no extra does."""
-    return next((extra for extra in (preferred, *EXTRAS) if package in EXTRAS[extra]), None)
-
-
-def missing_packages() -> dict[str, tuple[str, ...]]:
-    """The packages of each extra that are not installed. Imports nothing."""
-    return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
 
 
 def judge_extras(missing: Mapping[str, Sequence[str]], *, extra: str, needs_node: bool) -> Finding:

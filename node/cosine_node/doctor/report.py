@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from ipaddress import ip_address
 from typing import Final
 
+from cosine_engine.processor import processor_name
 from cosine_node.doctor.finding import Finding
-from cosine_node.engine.processor import processor_name
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.__version__ import __version__

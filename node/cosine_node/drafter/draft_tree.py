@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_engine.base import PREFIX, Choice, Row
+from cosine_engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
 from cosine_node.drafter.observer import NO_GUESS, TextObserver
-from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_engine.base import Engine, OutOfPages, Row
+from cosine_engine.curve import CostCurve
 from cosine_node.drafter.draft_tree import DraftTree
 from cosine_node.drafter.observer import TextObserver
-from cosine_node.engine.base import Engine, OutOfPages, Row
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
-from cosine_node.passes.fair_places import User
+from cosine_p2p.fair_places import User
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.messages import Mandate

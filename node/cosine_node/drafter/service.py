@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from cosine_engine.base import Engine, Row, RowResult
+from cosine_engine.constraints.grammars import guide_of
+from cosine_engine.curve import CostCurve
+from cosine_engine.models.unloading import WaitForWork
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
-from cosine_node.engine.base import Engine, Row, RowResult
-from cosine_node.engine.constraints.grammars import guide_of
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
-from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, User, whom_to_evict
-from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
+from cosine_p2p.fair_places import IDLE_WANTED_S, Holder, User, whom_to_evict
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block

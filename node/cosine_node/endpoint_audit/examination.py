@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from cosine_engine.models.engine_kind import EngineChoice, EngineKind
+from cosine_engine.models.model import ModelSource, fetch_folder, load_weights, read_names
+from cosine_engine.pool_size import PoolSize
 from cosine_node.endpoint_audit.asking import EndpointAnswer, EndpointQuestion
 from cosine_node.endpoint_audit.questions import draw_questions
 from cosine_node.endpoint_audit.reading import Reading, read
 from cosine_node.endpoint_audit.verdict import DRAWS, HeldForm, conclude, judge
-from cosine_node.engine.pool_size import PoolSize
-from cosine_node.models.engine_kind import EngineChoice, EngineKind
-from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
 from cosine_p2p.text.target import read_ends
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.errors import UsageError

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cosine_engine.base import Engine, Row
 from cosine_node.endpoint_audit.asking import EndpointAnswer
-from cosine_node.engine.base import Engine, Row
 from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError

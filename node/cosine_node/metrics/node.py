@@ -16,8 +16,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from cosine_engine.base import Engine
 from cosine_node.drafter.service import DrafterService
-from cosine_node.engine.base import Engine
 from cosine_node.passes.counts import Histogram
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService

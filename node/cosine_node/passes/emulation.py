@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.curve import CostCurve
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_places import User
+from cosine_engine.curve import CostCurve
+from cosine_p2p.fair_places import User
 
 CROWD: Final = 1.25
 """Allowed average time of passes, relative to those of one client's share alone. Less than the factor of two that a

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.curve import CostCurve
 
 REMEMBERED_S: Final = 10.0
 """Window whose minimum is the network time, which seldom changes. A queue of light passes lasts for seconds."""

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cosine_node.engine.base import Engine, Row
+from cosine_engine.base import Engine, Row
 from cosine_node.passes.runner import MIN_PASSES, PassSpeed, Runner
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
@@ -16,9 +15,6 @@ LONGEST_PAUSE_S: Final = 3600.0
 """Pauses double up to this, to save energy."""
 
 LOG = logging.getLogger(__name__)
-
-WaitForWork = Callable[[asyncio.Event], Awaitable[object]]
-"""Returns when the event is set. May use the engine until then."""
 
 
 class IdlePasses:

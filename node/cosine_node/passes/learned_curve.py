@@ -12,7 +12,7 @@ from bisect import bisect_left
 from math import inf
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve, rising
+from cosine_engine.curve import CostCurve, rising
 from cosine_p2p.strategy.moving_average import moving_average
 
 PASS_WEIGHT: Final = 0.05

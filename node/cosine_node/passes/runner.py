@@ -14,8 +14,8 @@ from threading import get_native_id
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-from cosine_node.engine.base import Engine, Row, RowResult
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.base import Engine, Row, RowResult
+from cosine_engine.curve import CostCurve
 
 _T = TypeVar("_T")
 NICENESS: Final = 10

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cosine_node.models.model import ModelNames
+from cosine_engine.models.model import ModelNames
 from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
@@ -23,7 +23,6 @@ from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_node.serving.work import Work
-from cosine_node.terminal.events import Emit
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.directory.draft_cost import drafts_sentence
@@ -43,6 +42,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DISCOVER, STATUS, WEIGHTS
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedNode, ObservedStage

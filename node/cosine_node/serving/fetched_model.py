@@ -5,22 +5,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosine_node import zoo
-from cosine_node.engine.gguf.transformers_model import ELSEWHERE
-from cosine_node.engine.gguf.unfolding import unfold_part
-from cosine_node.models.hub import HubModel
-from cosine_node.models.model import ModelNames, fetch, read_names, readable
-from cosine_node.models.tokenizer_conversion import convert_tokenizer
+from cosine_engine import zoo
+from cosine_engine.gguf.transformers_model import ELSEWHERE
+from cosine_engine.gguf.unfolding import unfold_part
+from cosine_engine.models.hub import HubModel
+from cosine_engine.models.hub_source import HubSource
+from cosine_engine.models.model import ModelNames, fetch, read_names, readable
+from cosine_engine.models.partial_folder import PartialFolder
+from cosine_engine.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.announced_node import JoinedNetwork
-from cosine_node.terminal.events import Emit
 from cosine_node.weights.fetching import FetchProgress
-from cosine_node.weights.hub_source import HubSource
-from cosine_node.weights.partial_folder import PartialFolder
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import UsageError
+from cosine_terminal.events import Emit
 
 
 def local_folder(model: str) -> Path | None:

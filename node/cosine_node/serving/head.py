@@ -8,6 +8,14 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.curve import CostCurve, measure_curve
+from cosine_engine.forward.support import context_tokens, refuse_by_config
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.models.home_model import load_home
+from cosine_engine.models.model import MEASURE_S, ModelNames, ServedModel
+from cosine_engine.pool_size import USUAL_TOKENS
+from cosine_engine.torch.loading import read_config
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import RemoteChain
@@ -15,21 +23,13 @@ from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.chains.spare_chain import SpareChain
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.curve import CostCurve, measure_curve
-from cosine_node.engine.forward.support import context_tokens, refuse_by_config
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.pool_size import USUAL_TOKENS
-from cosine_node.engine.torch.loading import read_config
-from cosine_node.models.home_model import load_home
-from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
 from cosine_node.passes.runner import in_ending_thread
 from cosine_node.serving.announced_node import claim, join, observing
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.operations import ChainLost
-from cosine_node.terminal.events import Emit
+from cosine_terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0

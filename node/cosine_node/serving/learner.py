@@ -1,16 +1,16 @@
 """The interfaces of a drafter that learns, which the distribution `cosine-train` implements."""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cosine_engine.base import Engine
+    from cosine_engine.models.model import ServedModel
     from cosine_node.drafter.observer import DraftObserver
     from cosine_node.drafter.service import DrafterService
-    from cosine_node.engine.base import Engine
     from cosine_node.metrics.node import Series
-    from cosine_node.models.model import ServedModel
     from cosine_node.serving.node_options import NodeOptions
-    from cosine_node.terminal.events import Emit
+    from cosine_terminal.events import Emit
 
 
 class DraftLearner(Protocol):
@@ -47,13 +47,3 @@ class DraftLearner(Protocol):
 
 LearnerMaker = Callable[["ServedModel", "NodeOptions", str], DraftLearner]
 """Makes the learner of a loaded drafter from its options and peer id. Blocks; raises `UsageError`."""
-
-
-class LearnerReport(Protocol):
-    """The state of a learner on this machine, as `status` and the monitor show it."""
-
-    def facts(self) -> Iterable[tuple[str, str]]:
-        """Pairs of a name and a short text, for people."""
-
-    def as_object(self) -> dict[str, Any]:
-        """The same as JSON."""

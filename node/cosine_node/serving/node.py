@@ -8,23 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cosine_engine.base import Engine
+from cosine_engine.models.home_model import HomeModel, load_with_home
+from cosine_engine.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
+from cosine_engine.models.unloading import ModelMemory, WaitForWork
+from cosine_engine.openai.engine import ServerEngine
+from cosine_engine.paged import PagedEngine
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.base import Engine
-from cosine_node.engine.openai.engine import ServerEngine
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.models.home_model import HomeModel, load_with_home
-from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
-from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
+from cosine_node.passes.idle_passes import IdlePasses
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, in_ending_thread
-from cosine_node.passes.unloading import ModelMemory
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
 from cosine_node.serving.learner import DraftLearner
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
-from cosine_node.terminal.events import Emit
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
@@ -33,6 +32,7 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.errors import UsageError
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
+from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedNode

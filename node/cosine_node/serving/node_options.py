@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cosine_node.engine.pool_size import AUTO
+from cosine_engine.pool_size import AUTO
 from cosine_node.passes.emulation import Emulation
 from cosine_node.serving.guest import GuestRules
 from cosine_p2p.access import Access
@@ -14,7 +14,7 @@ from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     # A client has neither the packages of a node nor nodes.
-    from cosine_node.models.model import ModelSource
+    from cosine_engine.models.model import ModelSource
     from cosine_node.serving.learner import LearnerMaker
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.loading_stage import stages_told
-from cosine_node.models.model import MEASURE_S, ModelNames
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.loading_stage import stages_told
+from cosine_engine.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
@@ -20,7 +20,6 @@ from cosine_node.serving.work import StageWork
 from cosine_node.stages.engine import StageHost, wanted_tensors
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
 from cosine_node.stages.service import MAX_CHAINS, StageService
-from cosine_node.terminal.events import Emit
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.patience import unless_stopped
@@ -28,6 +27,7 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange
+from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedStage

@@ -12,14 +12,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
-from cosine_node.engine.base import OutOfPages, Row, RowResult
-from cosine_node.engine.blocks.held_linear import HeldLinear
-from cosine_node.engine.compiled.model import CompiledModel
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.forward.packed_model import PackedModel
-from cosine_node.engine.forward.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
-from cosine_node.engine.forward.pass_plan import separate_feed
-from cosine_node.engine.forward.support import (
+from cosine_engine.base import OutOfPages, Row, RowResult
+from cosine_engine.blocks.held_linear import HeldLinear
+from cosine_engine.compiled.model import CompiledModel
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.forward.packed_model import PackedModel
+from cosine_engine.forward.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
+from cosine_engine.forward.pass_plan import separate_feed
+from cosine_engine.forward.support import (
     UnsupportedModel,
     context_tokens,
     first_line,
@@ -28,19 +28,19 @@ from cosine_node.engine.forward.support import (
     quantisation_of,
     refuse_by_config,
 )
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.gguf.transformers_model import stored_names
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.engine import row_results
-from cosine_node.engine.torch.loading import (
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.transformers_model import stored_names
+from cosine_engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_engine.paged import PagedEngine
+from cosine_engine.pool_size import TokenBytes
+from cosine_engine.torch.engine import row_results
+from cosine_engine.torch.loading import (
     StoredBlocks,
     hide_progress_in_logs,
     load_gguf_model,
     read_config,
 )
-from cosine_node.engine.torch.pass_way import PassWay
+from cosine_engine.torch.pass_way import PassWay
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError

@@ -4,8 +4,8 @@ import math
 import struct
 from collections.abc import Sequence
 
-from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
-from cosine_node.engine.constraints.grammars import GrammarTooComplex
+from cosine_engine.base import BadLogits, Choice, Row, RowResult
+from cosine_engine.constraints.grammars import GrammarTooComplex
 from cosine_node.stages.operations import check_bounds
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.limits import MARGIN_BYTES, MAX_PART_BYTES

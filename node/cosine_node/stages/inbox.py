@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.engine.base import Row
-from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.paged import PagedEngine
+from cosine_engine.base import Row
+from cosine_engine.kv_pool import PAGE_TOKENS
+from cosine_engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import rows_of
 from cosine_node.stages.operations import BadActivations

@@ -10,28 +10,29 @@ from typing import Any, Final
 
 import torch
 
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.experts import is_mixture
-from cosine_node.engine.blocks.held_linear import HALF, HELD, held_bytes
-from cosine_node.engine.blocks.matrix import BlockMatrix
-from cosine_node.engine.blocks.model import replace_weights
-from cosine_node.engine.compiled.model import hold_as_stored
-from cosine_node.engine.curve import CostCurve, measure_curve
-from cosine_node.engine.forward.partial_model import decoder_layers
-from cosine_node.engine.forward.pass_model import lacks_memory
-from cosine_node.engine.forward.support import (
+from cosine_engine.base import Row, RowResult
+from cosine_engine.blocks.experts import is_mixture
+from cosine_engine.blocks.held_linear import HALF, HELD, held_bytes
+from cosine_engine.blocks.matrix import BlockMatrix
+from cosine_engine.blocks.model import replace_weights
+from cosine_engine.compiled.model import hold_as_stored
+from cosine_engine.curve import CostCurve, measure_curve
+from cosine_engine.forward.partial_model import decoder_layers
+from cosine_engine.forward.pass_model import lacks_memory
+from cosine_engine.forward.support import (
     context_tokens,
     first_line,
     model_class_of,
     numerics_of,
     refuse_by_config,
 )
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
-from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
-from cosine_node.engine.torch.load_self_test import find_way, token_bytes_of
-from cosine_node.engine.torch.loading import (
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_engine.loading_stage import MEASURING, TESTING, reach
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
+from cosine_engine.torch.load_self_test import find_way, token_bytes_of
+from cosine_engine.torch.loading import (
     StoredBlocks,
     block_layouts,
     check_options,
@@ -42,8 +43,7 @@ from cosine_node.engine.torch.loading import (
     resolve_dtype,
     stored_file,
 )
-from cosine_node.engine.torch.threads import limit_threads
-from cosine_node.models.engine_kind import EngineChoice
+from cosine_engine.torch.threads import limit_threads
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.engine import StageEngine, StageModel, load_part

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from cosine_node.engine.base import OutOfMemory, OutOfPages, Row, RowResult
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pool_size import USUAL_TOKENS
+from cosine_engine.base import OutOfMemory, OutOfPages, Row, RowResult
+from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.kv_pool import PAGE_TOKENS
+from cosine_engine.paged import PagedEngine
+from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import answer_of, feed_messages

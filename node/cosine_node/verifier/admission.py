@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.engine.base import Engine
+from cosine_engine.base import Engine
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError, UsageError
 from cosine_protocol.likelihoods import check_room

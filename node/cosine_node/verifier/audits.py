@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final
 
-from cosine_node.engine.base import Choice, Engine, Row
-from cosine_node.engine.choice_gap import CANDIDATES, gap_of
+from cosine_engine.base import Choice, Engine, Row
+from cosine_engine.choice_gap import CANDIDATES, gap_of
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.fair_places import FairQueue, User
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import SCORED_TOKENS, ClientChannel, KvState, RequestStage, ServedRequest
 from cosine_node.verifier.scheduler import MOST_TOKENS
 from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_p2p.fair_places import FairQueue, User
 from cosine_p2p.session.auditing import ANSWER_S
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from cosine_engine.base import Engine, OutOfPages, Row, TargetActivations
+from cosine_engine.constraints.grammars import guide_of
+from cosine_engine.curve import CostCurve
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
-from cosine_node.engine.base import Engine, OutOfPages, Row, TargetActivations
-from cosine_node.engine.constraints.grammars import guide_of
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Runner, count_tokens

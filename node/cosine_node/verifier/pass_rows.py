@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.engine.base import Engine, Row
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.base import Engine, Row
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
-from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.feed_pace import ChainPace, FeedPace
 from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
+from cosine_p2p.fair_places import Turns
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.errors import CosineError, PeerError
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cosine_node.engine.constraints.grammars import Grammars
+from cosine_engine.constraints.grammars import Grammars
 from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import ErrorCode, PeerError

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import ClassVar, Final, NamedTuple, Protocol
 
-from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
-from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.passes.fair_places import User
+from cosine_engine.base import PREFIX, Choice, Row
+from cosine_engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
+from cosine_engine.ngram import FollowerIndex
+from cosine_p2p.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
@@ -301,7 +301,7 @@ class RequestStage(Enum):
 class KvState:
     """The sequence of a request in the engine's KV cache.
 
-    `scope` determines which requests share prefix pages (`cosine_node.engine.base.Engine.open`); `cached_tokens` is
+    `scope` determines which requests share prefix pages (`cosine_engine.base.Engine.open`); `cached_tokens` is
     the length of the prefix that was found there.
     """
 

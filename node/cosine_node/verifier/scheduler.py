@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
+from cosine_engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
-from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS, FeedPace, OneAtATime
 from cosine_node.verifier.request import ServedRequest
+from cosine_p2p.fair_places import Turns
 
 LONGEST_PASS: Final = 4.0
 """Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 
-from cosine_node.engine.base import Engine, OutOfPages, Row
+from cosine_engine.base import Engine, OutOfPages, Row
 from cosine_node.verifier.request import ClientChannel, RequestStage, ServedRequest
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_protocol.errors import ErrorCode, PeerError

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+from cosine_engine.base import Engine
+from cosine_engine.constraints.grammars import guide_of
+from cosine_engine.curve import CostCurve, break_even
+from cosine_engine.models.unloading import WaitForWork
 from cosine_node.chains.runner import ChainRunner
-from cosine_node.engine.base import Engine
-from cosine_node.engine.constraints.grammars import guide_of
-from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.fair_places import FairQueue, Holder, User, whom_to_evict
-from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
 from cosine_node.verifier.audits import AuditService
@@ -30,6 +29,7 @@ from cosine_node.verifier.request import (
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import StepLoop
+from cosine_p2p.fair_places import FairQueue, Holder, User, whom_to_evict
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.prediction import Prediction

@@ -37,14 +37,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from cosine_engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
+from cosine_engine.constraints.grammars import GrammarTooComplex
+from cosine_engine.curve import CostCurve
+from cosine_engine.models.unloading import WaitForWork
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.search import NoChain
-from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
-from cosine_node.engine.constraints.grammars import GrammarTooComplex
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedPace, OneAtATime
-from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
 from cosine_node.stages.operations import ChainLost
 from cosine_node.verifier.admission import RETRY_AFTER_S

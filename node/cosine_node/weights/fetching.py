@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from cosine_node.weights.partial_folder import PartialFolder, TensorFile
+from cosine_engine.models.partial_folder import PartialFolder, TensorFile
 from cosine_node.weights.peer_source import is_refusal_of_one
 from cosine_node.weights.pieces import PieceBoard, PieceRun
 from cosine_p2p.storage.memory import Remembered

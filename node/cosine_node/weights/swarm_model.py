@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cosine_engine.models.hub_source import HubSource
+from cosine_engine.models.partial_folder import PartialFolder, weights_folder
 from cosine_node.weights.fetching import FetchProgress, SourcePlace, WeightsFetch
-from cosine_node.weights.hub_source import HubSource
-from cosine_node.weights.partial_folder import PartialFolder, weights_folder
 from cosine_node.weights.peer_source import PeerSource
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.text.held_weights import MANIFEST, HeldWeights, read_manifest

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from cosine_node import zoo
-from cosine_node.engine.gguf.writing import write_gguf
+from cosine_engine import zoo
+from cosine_engine.gguf.writing import write_gguf
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_p2p.gguf.tokenizer import files_of, tokenizer_files
 from cosine_p2p.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary

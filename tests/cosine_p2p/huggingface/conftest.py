@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cosine_engine import zoo
+from cosine_engine.curve import CostCurve
+from cosine_engine.torch.loading import load_engine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node import zoo
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.torch.loading import load_engine
 from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.client import Swarm
 from cosine_p2p.huggingface import SwarmModelForCausalLM

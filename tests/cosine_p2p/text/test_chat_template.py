@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from cosine_node.zoo.family import tokenizer_folder
+from cosine_engine.zoo.family import tokenizer_folder
 from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_protocol.errors import PromptRefused
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cosine_node.zoo.family import tokenizer_folder
+from cosine_engine.zoo.family import tokenizer_folder
 from cosine_p2p import load_tokenizer
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles

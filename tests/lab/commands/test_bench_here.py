@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.zoo import family
 from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here
 from cosine_lab.experiments import here
-from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.test_here import row
 

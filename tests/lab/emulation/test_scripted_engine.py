@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cosine_engine.base import Row
+from cosine_engine.sampling import Query
+from cosine_engine.torch.sampling import choose
 from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores, scripted_logits
-from cosine_node.engine.base import Row
-from cosine_node.engine.sampling import Query
-from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.thoroughness import quick_first
 

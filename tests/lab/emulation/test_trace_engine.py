@@ -7,6 +7,7 @@ from statistics import mean
 
 import pytest
 
+from cosine_engine.base import Choice, Engine, Row
 from cosine_lab.emulation.trace_engine import (
     NEAR_TIE_MARGIN,
     ORACLE_HIT,
@@ -16,7 +17,6 @@ from cosine_lab.emulation.trace_engine import (
     TraceTarget,
 )
 from cosine_lab.emulation.traces import CANDIDATES, Trace, TraceSet
-from cosine_node.engine.base import Choice, Engine, Row
 from cosine_protocol.request import Sampling
 
 MODEL = "draft-code"

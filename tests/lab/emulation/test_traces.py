@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from cosine_engine.zoo import names
 from cosine_lab.emulation.traces import CANDIDATES, EOS, VOCAB_TOKENS, TraceSet
-from cosine_node.zoo import names
 
 
 def test_the_shipped_traces_are_sound_and_each_is_found_by_its_prompt() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.llama.library import is_installed
 from cosine_lab.experiments import engines
 from cosine_lab.experiments.engines import PASS_TOKENS, VLLM_PYTHON
-from cosine_node.engine.llama.library import is_installed
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
 from tests.lab.experiments.test_published import published

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cosine_engine import zoo
 from cosine_lab.emulation.cores import Cores
 from cosine_lab.experiments.here_cores import options_on_cores, run_on_cores
 from cosine_lab.experiments.kinds import EXPERTS, questions_of
-from cosine_node import zoo
 from cosine_node.demo.swarm import Cast
 from tests.lab.experiments.quick import silent
 

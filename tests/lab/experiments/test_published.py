@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.zoo.family import Family
 from cosine_lab.experiments import here_cores, ring, ring_here, rtt
 from cosine_lab.experiments.experiment import run_cell
 from cosine_lab.experiments.results import rounded
 from cosine_lab.experiments.tuning import TuningPlace
-from cosine_node.zoo.family import Family
 from tests.docs.pages import DOCS
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.zoo import Family
 from cosine_lab.experiments.here import TimedRun
 from cosine_lab.experiments.ring_here import (
     PARTLY,
@@ -18,7 +19,6 @@ from cosine_lab.experiments.ring_here import (
     waits_of,
 )
 from cosine_node.demo.race import RacedWay
-from cosine_node.zoo import Family
 from tests.lab.experiments.quick import silent
 from tests.lab.experiments.test_here import row
 

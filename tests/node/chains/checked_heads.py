@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import torch
 
+from cosine_engine.base import Row
+from cosine_engine.kv_pool import PagePool
+from cosine_engine.torch.pass_way import PassWay
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
-from cosine_node.engine.base import Row
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from cosine_node.engine.base import Row, RowResult
+from cosine_engine.base import Row, RowResult
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import HostedChain, StageHost, StageModel
 from cosine_node.stages.inbox import ComputedFeed, ComputedFeeds

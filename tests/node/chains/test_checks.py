@@ -8,9 +8,9 @@ import torch
 
 from cosine_node.chains.disputes import CLEARLY
 from cosine_node.stages.engine import StageModel
+from tests.engine.staged import ranges
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie
-from tests.node.engine.staged import ranges
 from tests.scenes import in_real_time
 from tests.thoroughness import quick_first
 

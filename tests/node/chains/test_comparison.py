@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.base import Choice
 from cosine_node.chains.comparison import TRACE_ROUNDING, ChainTrace, StageTrace, agrees, contradiction
-from cosine_node.engine.base import Choice
 from cosine_node.stages.projections import Projections
 from cosine_protocol.limits import PROJECTIONS
 from cosine_protocol.request import Sampling

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from cosine_node.engine.base import BadLogits, Row
-from cosine_node.engine.kv_pool import PagePool
+from cosine_engine.base import BadLogits, Row
+from cosine_engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageEngine
 from cosine_protocol.request import Sampling
-from tests.node.engine.local_chain import LocalChain
-from tests.node.engine.staged import load_stages, ranges
+from tests.engine.local_chain import LocalChain
+from tests.engine.staged import load_stages, ranges
 from tests.node.stages.chains import POOL_TOKENS, head_of
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.base import Choice, Row, RowResult
 from cosine_node.chains import remote_chain
 from cosine_node.chains.remote_chain import open_chain
-from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import answer_of, results_of, rows_of
 from cosine_node.stages.operations import ChainLost
@@ -37,9 +37,9 @@ from cosine_protocol.stage_messages import (
     Results,
     RowAnswer,
 )
-from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import load_untried, ranges, whole_engine
-from tests.node.engine.tiny_models import VOCAB
+from tests.engine.random_serving import draw_requests, serve_alone, serve_together
+from tests.engine.staged import load_untried, ranges, whole_engine
+from tests.engine.tiny_models import VOCAB
 from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, served
 from tests.scenes import in_real_time
 from tests.waiting import until

@@ -12,13 +12,15 @@ import platformdirs
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import COMMANDS, HOMELESS, USE, app, spread_peers, told_missing
-from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
-from cosine_node.cli.companions import LABORATORY
+from cosine_node.cli.app import COMMANDS, USE, app
 from cosine_node.cli.configuration import defaults_by_command, read_config
 from cosine_p2p.request.options import OPTIONS
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_terminal.companions import COMMANDS as ENTRY_POINTS
+from cosine_terminal.companions import LABORATORY
+from cosine_terminal.options import spread_peers
+from cosine_terminal.packages import HOMELESS, told_missing
 from tests.node.cli.conftest import Run
 from tests.thoroughness import quick_first
 

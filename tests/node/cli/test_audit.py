@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
+from cosine_engine import zoo
+from cosine_engine.models.model import read_names
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node import zoo
 from cosine_node.cli.audit import check, judged
-from cosine_node.models.model import read_names
-from cosine_node.terminal.printing import json_safe
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
+from cosine_terminal.printing import json_safe
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
+from tests.engine.random_serving import Asked, serve_alone
+from tests.engine.staged import whole_engine
 from tests.node.cli.conftest import Run
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.node.engine.staged import whole_engine
 from tests.node.peers import request_of
 from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine

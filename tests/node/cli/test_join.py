@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cosine_node.models.engine_kind import EngineKind
+from cosine_engine.models.engine_kind import EngineKind
+from cosine_engine.zoo import family
 from cosine_node.serving import head, node, stage_node
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from tests.node.cli.conftest import Run

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from cosine_node.cli.app import told_missing
+from cosine_terminal.packages import told_missing
 from tests.cosine_p2p.samples import identity_of
 from tests.thoroughness import quick_first
 

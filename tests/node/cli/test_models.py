@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.zoo import family
 from cosine_node.cli.demo import choose_cast
-from cosine_node.engine.gguf.file import GgufFile
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
-from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from tests.node.cli.conftest import Run
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from cosine_gateway.http import server
 from cosine_node.cli.node_page import page_access, run_with_page
-from cosine_node.gateway.http import server
-from cosine_node.terminal.events import Emit
 from cosine_p2p.access import Access
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_protocol.errors import PeerLost
+from cosine_terminal.events import Emit
 from tests.node.cli.conftest import Run
 
 ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"

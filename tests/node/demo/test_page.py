@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cosine_gateway.http import server
 from cosine_node.cli.demo import offering
-from cosine_node.gateway.http import server
 
 
 def test_the_page_is_offered_until_enter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from cosine_engine.zoo.prompt_set import Message, Prompt
 from cosine_node.demo.race import Lane, Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import (
     EmulatedDevices,
@@ -17,10 +18,9 @@ from cosine_node.demo.report import (
     summary,
 )
 from cosine_node.passes.emulation import Emulation
-from cosine_node.zoo.prompt_set import Message, Prompt
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
 from cosine_p2p.request.results import Chunk, DrafterReport, Generation, VerifierReport
-from tests.node.gateway.generations import generation
+from tests.gateway.generations import generation
 
 PASS_S = 0.06
 

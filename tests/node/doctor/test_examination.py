@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.curve import CostCurve
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.models.engine_kind import EngineChoice, EngineKind
+from cosine_engine.models.hub import HubModel
+from cosine_engine.models.model import ModelSource
 from cosine_node.doctor import examine as module
 from cosine_node.doctor import models
 from cosine_node.doctor.examination import Examination, Step, main
 from cosine_node.doctor.examine import examine
 from cosine_node.doctor.finding import CheckStatus, Finding, fine
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.models.engine_kind import EngineChoice, EngineKind
-from cosine_node.models.hub import HubModel
-from cosine_node.models.model import ModelSource
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_p2p.access import Access
 from cosine_protocol.records import Role
-from tests.node.engine.gguf_architectures import TINY
-from tests.node.engine.gguf_models import tiny_gguf
-from tests.node.engine.openai.reciting_server import RecitingServer
+from tests.engine.gguf_architectures import TINY
+from tests.engine.gguf_models import tiny_gguf
+from tests.engine.openai.reciting_server import RecitingServer
 from tests.thoroughness import quick_first
 from tests.waiting import state_of, wait_until
 
@@ -165,7 +165,7 @@ def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_na
 
 def test_what_join_warns_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> object:
-        logging.getLogger("cosine_node.engine").warning("%s models run slowly", "odd")
+        logging.getLogger("cosine_engine").warning("%s models run slowly", "odd")
         return SimpleNamespace(curve=CostCurve(((1, 0.002),))), None
 
     monkeypatch.setattr(models, "load_models", load)

@@ -9,8 +9,9 @@ import pytest
 from cosine_node.doctor import packages
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.machine import Gpus, judge_device, judge_folders, judge_key_file, judge_port
-from cosine_node.doctor.packages import EXTRAS, judge_extras, look_at_imports, missing_packages
+from cosine_node.doctor.packages import judge_extras, look_at_imports
 from cosine_p2p.storage.identity_file import claim_identity, load_identity
+from cosine_terminal.packages import EXTRAS, missing_packages
 
 CPU = Gpus()
 GPU = Gpus(has_nvidia=True, build="13.0", devices=(("H200", 100), ("A100", 50)))

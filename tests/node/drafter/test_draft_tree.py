@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.base import Choice, Row
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import (
     URGENT_DEPTH,
@@ -15,7 +16,6 @@ from cosine_node.drafter.draft_tree import (
     DraftTree,
 )
 from cosine_node.drafter.observer import NO_GUESS
-from cosine_node.engine.base import Choice, Row
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.request import BUDGET_TOKENS, DraftRows, FollowedRequest
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_protocol.digests import request_digest
 from tests.node.peers import request_of

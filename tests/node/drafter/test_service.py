@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.request import IDLE_S
@@ -20,8 +21,7 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
-from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_places import IDLE_WANTED_S
+from cosine_p2p.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body

@@ -5,15 +5,15 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node import zoo
+from cosine_engine import zoo
+from cosine_engine.base import Engine
 from cosine_node.endpoint_audit.asking import EndpointAnswer, EndpointQuestion
 from cosine_node.endpoint_audit.reading import Reading, read
-from cosine_node.engine.base import Engine
 from cosine_p2p.text.target import read_ends
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.request import Sampling
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.node.engine.staged import whole_engine
+from tests.engine.random_serving import Asked, serve_alone
+from tests.engine.staged import whole_engine
 
 QUESTION: Final = EndpointQuestion("What is a lighthouse for?", 0.0, 0)
 FOLDER: Final = zoo.location("target")

@@ -8,12 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from cosine_gateway.admission import Admission
+from cosine_gateway.http.app import count_requests
+from cosine_gateway.metrics import GenerationMetrics
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
-from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.http.app import count_requests
-from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, registry_of
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
@@ -24,7 +24,7 @@ from cosine_train.learning.metrics import LEARNER
 from cosine_train.learning.stream_store import KeptStreams
 from cosine_train.learning.versions import LiveVersion
 from tests.fuzz.staging import ScriptedStage
-from tests.node.gateway.generations import DONE
+from tests.gateway.generations import DONE
 
 SHARED = {*LABELS, "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}

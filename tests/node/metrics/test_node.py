@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
+from cosine_gateway.metrics import GenerationMetrics
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, ObservedNode, registry_of, serving_metrics
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
-from tests.node.gateway.generations import DONE, generation
+from tests.gateway.generations import DONE, generation
 from tests.node.metrics.exported import Exported, exported, observed
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, prompt_of, target_engine

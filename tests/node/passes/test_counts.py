@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
 from cosine_protocol.errors import ErrorCode, GenerationFailed
 from tests.swarm.reference import VOCAB_TOKENS, draft_engine, prompt_of, target_engine

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED, MAX_OWED, CrowdDebt, Shares
-from cosine_node.passes.fair_places import User
+from cosine_p2p.fair_places import User
 
 CURVE = CostCurve(((1, 0.005), (64, 0.020)))
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.passes.fair_places import (
+from cosine_p2p.fair_places import (
     EVEN_TOKENS,
     FIRST_TOKENS,
     MAX_WAITING,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.feed_pace import ChainPace
 
 QUICK = CostCurve(((1, 0.01), (8, 0.02)))

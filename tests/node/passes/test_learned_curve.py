@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.curve import CostCurve
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.learned_curve import LearnedCurve
 
 IDLE = CostCurve(((1, 0.036), (2, 0.055), (4, 0.062), (8, 0.067), (16, 0.120)))

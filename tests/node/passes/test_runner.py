@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.idle_passes import FIRST_PAUSE_S, IdlePasses
 from cosine_node.passes.runner import (
     MIN_CHANGE,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_node.engine.base import Engine, OutOfMemory, OutOfPages, Row
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import ModelSource
+from cosine_engine.base import Engine, OutOfMemory, OutOfPages, Row
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.models.model import ModelSource
+from cosine_engine.torch.engine import TorchEngine
 from cosine_node.serving.node import load_models, returnable
 from cosine_node.serving.node_options import NodeOptions
 from cosine_p2p.transport.channel import StepCounts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_node.serving.fetched_model import local_folder
 from cosine_protocol.errors import UsageError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.models.engine_kind import NGRAM, EngineChoice
-from cosine_node.models.model import ModelSource
+from cosine_engine.models.engine_kind import NGRAM, EngineChoice
+from cosine_engine.models.model import ModelSource
 from cosine_node.serving.node import run_nodes, together
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_p2p.access import Access

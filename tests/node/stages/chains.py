@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import transformers as tf
 
+from cosine_engine.kv_pool import PagePool
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import ChainPlan
 from cosine_node.chains.search import StagePlace
-from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageHost, StageModel
 from cosine_node.stages.operations import Chain
 from cosine_node.stages.service import Offload, StageService
 from cosine_p2p.request.offload import Threads
-from tests.node.engine.tiny_models import COMMON, VOCAB, build
+from tests.engine.tiny_models import COMMON, VOCAB, build
 
 TARGET: Final = bytes(range(32))
 POOL_TOKENS: Final = 160

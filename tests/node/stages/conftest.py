@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cosine_node.stages.engine import StageModel
-from tests.node.engine.staged import load_untried, ranges
+from tests.engine.staged import load_untried, ranges
 from tests.node.stages.chains import POOL_TOKENS, save_tiny
 
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.torch.loading import read_config
-from cosine_node.models.engine_kind import EngineChoice
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.torch.loading import read_config
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.gguf_architectures import TINY
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.node.engine.staged import in_step, ranges
-from tests.node.engine.tiny_models import HELD
+from tests.engine.gguf_architectures import TINY
+from tests.engine.random_serving import Asked, serve_alone
+from tests.engine.staged import in_step, ranges
+from tests.engine.tiny_models import HELD
 from tests.thoroughness import quick_first
 
 CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "qwen3moe", "gpt-oss")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.base import Row
+from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.engine.base import Row
-from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.idle_chains import FRESH_S, IDLE_S, IDLERS_S, IdleChains
@@ -23,7 +23,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import Joined, OpenSequence, Passed, Results
-from tests.node.engine.staged import load_untried, ranges
+from tests.engine.staged import load_untried, ranges
 from tests.node.stages.chains import ServedStages, at_once, served
 from tests.scenes import in_virtual_time
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.base import Row
+from cosine_engine.base import Row
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import WINDOW_S, BusyShare, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations

@@ -7,15 +7,15 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.torch.loading import read_config
-from cosine_node.models.engine_kind import EngineChoice
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.torch.loading import read_config
 from cosine_node.stages import opening
 from cosine_node.stages.engine import load_part
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.staged import ranges
-from tests.node.engine.tiny_models import VOCAB, build, pool_bytes
+from tests.engine.staged import ranges
+from tests.engine.tiny_models import VOCAB, build, pool_bytes
 from tests.node.stages.chains import FOUR
 from tests.thoroughness import soak_rest
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import torch
 
+from cosine_engine.base import PREFIX, Row
+from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import HostedChain, StageModel
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
@@ -37,8 +37,8 @@ from cosine_protocol.stage_messages import (
     Results,
     RowFault,
 )
-from tests.node.engine.staged import load_untried, ranges
-from tests.node.engine.tiny_models import VOCAB
+from tests.engine.staged import load_untried, ranges
+from tests.engine.tiny_models import VOCAB
 from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, served
 from tests.scenes import as_test, in_real_time, in_virtual_time
 

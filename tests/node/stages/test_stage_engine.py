@@ -9,17 +9,17 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-from cosine_node.engine.base import PREFIX, OutOfPages, Row
-from cosine_node.engine.forward.support import UnsupportedModel
-from cosine_node.engine.kv_pool import PagePool
+from cosine_engine.base import PREFIX, OutOfPages, Row
+from cosine_engine.forward.support import UnsupportedModel
+from cosine_engine.kv_pool import PagePool
 from cosine_node.stages.engine import HostedChain, StageEngine, StageHost, StageModel, load_part
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import InStep, in_step, load_stages, ranges
-from tests.node.engine.tiny_models import (
+from tests.engine.random_serving import draw_requests, serve_alone, serve_together
+from tests.engine.staged import InStep, in_step, load_stages, ranges
+from tests.engine.tiny_models import (
     ARCHITECTURES,
     LATENT,
     OWN_ATTENTION,

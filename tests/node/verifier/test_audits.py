@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_places import MAX_WAITING
 from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TOKENS_PER_S, AuditedStream, Nobody, feed
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
+from cosine_p2p.fair_places import MAX_WAITING
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.base import OutOfPages
+from cosine_engine.curve import CostCurve, break_even
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.verifier.home_drafter import (
     HomePlan,
     HomeProspect,

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.eagle.head_engine import HeadEngine
+from cosine_engine.forward.pass_features import KeptFeatures
+from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.eagle.head_engine import HeadEngine
-from cosine_node.engine.forward.pass_features import KeptFeatures
-from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.verifier import home_drafter
-from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
-from tests.node.engine.tiny_models import tiny_llama
+from tests.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
+from tests.engine.tiny_models import tiny_llama
 from tests.scenes import in_virtual_time
 
 PROMPT = list(range(3, 33))

@@ -8,24 +8,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from cosine_engine.base import Row, RowResult
+from cosine_engine.blocks.held_linear import HeldLinear
+from cosine_engine.eagle.head_engine import HeadEngine
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.models.home_model import HomeModel, load_with_home
+from cosine_engine.models.model import ModelSource
+from cosine_engine.processor import reads_float16
+from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.held_linear import HeldLinear
-from cosine_node.engine.eagle.head_engine import HeadEngine
-from cosine_node.engine.processor import reads_float16
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.home_model import HomeModel, load_with_home
-from cosine_node.models.model import ModelSource
 from cosine_node.verifier import home_drafter
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.eagle.small_mtp import LAYERS, WEIGHTS, write_checkpoint
-from tests.node.engine.tiny_models import STEPPED, build, tiny_llama
-from tests.node.models.test_model import WORDS, save_tokenizer
+from tests.engine.eagle.small_mtp import LAYERS, WEIGHTS, write_checkpoint
+from tests.engine.models.test_model import WORDS, save_tokenizer
+from tests.engine.tiny_models import STEPPED, build, tiny_llama
 from tests.thoroughness import quick_first
 
 PROMPT = list(range(3, 33))

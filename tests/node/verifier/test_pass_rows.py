@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.feed_pace import OneAtATime
 from cosine_node.verifier.pass_rows import (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_engine.base import Choice, Row
+from cosine_engine.ngram import FollowerIndex
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import Choice, Row
-from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
 from cosine_node.verifier.request import (
     FREE_PASSES,

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.curve import CostCurve, rising
+from cosine_engine.curve import CostCurve, rising
 from cosine_node.passes.fair_pass import CROWD
-from cosine_node.passes.fair_places import Turns, User
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
 from cosine_node.verifier.scheduler import (
     MAX_WAIT_PASSES,
@@ -22,6 +21,7 @@ from cosine_node.verifier.scheduler import (
     pass_chunk_tokens,
     schedule_pass,
 )
+from cosine_p2p.fair_places import Turns, User
 
 FLAT = CostCurve(((1, 0.06), (1024, 0.06)))
 STEEP = CostCurve(((1, 0.01), (64, 0.64)))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.base import Engine, OutOfMemory, Row, RowResult
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import Engine, OutOfMemory, Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol import messages as m

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
+from cosine_engine.models.partial_folder import PartialFolder
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.weights.fetching import FetchProgress, SourcePlace, WeightsFetch
-from cosine_node.weights.partial_folder import PartialFolder
 from cosine_node.weights.peer_source import PeerSource
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cosine_engine.models.partial_folder import PartialFolder
 from cosine_node.weights import fetching
 from cosine_node.weights.fetching import FetchProgress, Source, SourcePlace, WeightsFetch
-from cosine_node.weights.partial_folder import PartialFolder
 from cosine_node.weights.pieces import PieceBoard
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights

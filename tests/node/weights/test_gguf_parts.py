@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from cosine_node import zoo
-from cosine_node.engine.gguf.unfolding import unfold, unfold_part
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.engine.torch.loading import read_config
+from cosine_engine import zoo
+from cosine_engine.gguf.unfolding import unfold, unfold_part
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.models.partial_folder import PartialFolder
+from cosine_engine.torch.loading import read_config
 from cosine_node.stages.engine import load_part, wanted_tensors
-from cosine_node.weights.partial_folder import PartialFolder
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import Manifest
 from cosine_protocol.stage_messages import LayerRange
 from tests.cosine_p2p.gguf_samples import write_sample
-from tests.node.engine.gguf_architectures import TINY
+from tests.engine.gguf_architectures import TINY
 from tests.node.weights.models import Nodes, held, new_folder, rows_of
 from tests.scenes import in_real_time
 from tests.thoroughness import quick_first

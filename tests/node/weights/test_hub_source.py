@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.models.hub_source import HubSource
+from cosine_engine.models.partial_folder import INDEX, PartialFolder
 from cosine_node.weights.fetching import SourcePlace, WeightsFetch
-from cosine_node.weights.hub_source import HubSource
-from cosine_node.weights.partial_folder import INDEX, PartialFolder
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream

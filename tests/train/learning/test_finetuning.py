@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_node.drafter.observer import NO_GUESS
-from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
 from cosine_train.learning.finetuning import RoundSettings, acceptance_along, train_round
 from cosine_train.learning.streams import VerifiedStream

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from cosine_engine.base import Row
+from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.base import Row
-from cosine_node.engine.curve import CostCurve
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.learning import child, decision

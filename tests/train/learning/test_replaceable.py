@@ -6,7 +6,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from cosine_train.learning.replaceable import ReplaceableEngine
-from tests.node.engine.random_serving import Asked, Position, serve_alone
+from tests.engine.random_serving import Asked, Position, serve_alone
 
 
 def scripted(seed: int, vocab_tokens: int = 64) -> ScriptedEngine:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import ModelSource, ServedModel, load_served
+from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.models.model import ModelSource, ServedModel, load_served
 from cosine_node.serving.node_options import NodeOptions
 from cosine_protocol.records import Role
 from cosine_train.learning.home import ABOUT, all_homes

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from cosine_engine import zoo
+from cosine_engine.base import Row
+from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.gguf.writing import write_gguf
+from cosine_engine.llama.library import is_installed
+from cosine_engine.models.engine_kind import EngineChoice, EngineKind
+from cosine_engine.models.model import ModelSource, fetch_folder, load_weights
+from cosine_engine.torch.loading import load_engine
+from cosine_engine.zoo.prompt_set import prompts
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node import zoo
 from cosine_node.drafter.observer import NO_GUESS
-from cosine_node.engine.base import Row
-from cosine_node.engine.gguf.unfolding import unfold
-from cosine_node.engine.gguf.writing import write_gguf
-from cosine_node.engine.llama.library import is_installed
-from cosine_node.engine.torch.loading import load_engine
-from cosine_node.models.engine_kind import EngineChoice, EngineKind
-from cosine_node.models.model import ModelSource, fetch_folder, load_weights
-from cosine_node.zoo.prompt_set import prompts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError

@@ -5,7 +5,7 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.distilling import Batch, Example, ExampleMix, distillation_loss
 from tests.train.training.samples import answer
 

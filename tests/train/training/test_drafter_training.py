@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node import zoo
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine import zoo
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.drafter_training import measured_agreement
 from tests.node.cli.conftest import Run
 from tests.train.training.samples import trained

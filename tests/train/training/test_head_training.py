@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cosine_node.engine.eagle.draft_head import EagleHead
-from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.models.home_model import is_eagle_head, load_with_home
-from cosine_node.models.model import ModelSource
+from cosine_engine.eagle.draft_head import EagleHead
+from cosine_engine.models.home_model import is_eagle_head, load_with_home
+from cosine_engine.models.model import ModelSource
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.head_examples import HeadBatch
 from cosine_train.training.head_steps import TargetView, head_loss, unrolled
 from cosine_train.training.head_training import new_head
+from tests.engine.tiny_models import VOCAB, tiny_llama
 from tests.node.cli.conftest import Run
-from tests.node.engine.tiny_models import VOCAB, tiny_llama
 from tests.train.training.samples import trained
 
 SMALL = (

@@ -7,13 +7,13 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.torch.engine import TorchEngine
+from cosine_engine.base import PREFIX, Row
+from cosine_engine.torch.engine import TorchEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.local_target import LIKELY_TOKENS, LocalTarget
-from tests.node.engine.tiny_models import COMMON
+from tests.engine.tiny_models import COMMON
 
 NEW_TOKENS = 12
 EOS = 2

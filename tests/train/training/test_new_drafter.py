@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.new_drafter import adopt, drafter_of
-from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB
+from tests.engine.tiny_models import ARCHITECTURES, VOCAB
 
 ALL = DraftVocabulary(tuple(range(VOCAB)))
 SOME = DraftVocabulary((3, 17, 150))

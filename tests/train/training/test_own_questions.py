@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from cosine_node import zoo
+from cosine_engine import zoo
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.target_source import SwarmSource

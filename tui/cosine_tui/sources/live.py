@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cosine_node.cli.companions import learner_reports
-from cosine_node.serving.learner import LearnerReport
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.request.options import Prompt
@@ -14,6 +12,7 @@ from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
 from cosine_protocol.records import ALL_TARGETS
+from cosine_terminal.companions import LearnerReport, learner_reports
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.monitor_state import MonitorState, why_lost
 from cosine_tui.state.prompt_line import Options

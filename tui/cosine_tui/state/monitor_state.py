@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from cosine_node.serving.learner import LearnerReport
 from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.request.results import Generation, Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.records import Role
+from cosine_terminal.companions import LearnerReport
 from cosine_tui.looks.formatting import counted, short_name
 from cosine_tui.state.snapshot import (
     ConnectionState,

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cosine_node.cli.options import AsJson
-from cosine_node.terminal.help_screen import actions, everyday
-from cosine_node.terminal.printing import printable
 from cosine_protocol.errors import UsageError
+from cosine_terminal.help_screen import actions, everyday
+from cosine_terminal.options import AsJson
+from cosine_terminal.printing import printable
 
 if TYPE_CHECKING:
     from cosine_train.learning.learner_report import LearnerFacts

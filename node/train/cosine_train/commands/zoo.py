@@ -11,11 +11,11 @@ import typer
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.models import zoo_with
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several, takes_options
-from cosine_node.terminal.help_screen import everyday
-from cosine_node.terminal.printing import say, show
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
+from cosine_terminal.help_screen import everyday
+from cosine_terminal.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several, takes_options
+from cosine_terminal.printing import say, show
 
 if TYPE_CHECKING:
     from cosine_train.training.target_source import TargetSource

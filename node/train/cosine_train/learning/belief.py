@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from cosine_node.engine.base import Engine
+from cosine_engine.base import Engine
 from cosine_protocol.request import Sampling
 from cosine_train.learning.stream_store import MOST_OF_ONE_CLIENT
 from cosine_train.learning.streams import VerifiedStream

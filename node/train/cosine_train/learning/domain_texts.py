@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from cosine_node import zoo
-from cosine_node.engine.base import Engine, Row
+from cosine_engine import zoo
+from cosine_engine.base import Engine, Row
 from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from cosine_node.engine.base import Engine
-from cosine_node.engine.forward.support import cache_parameter
-from cosine_node.engine.torch.loading import load_model
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.base import Engine
+from cosine_engine.forward.support import cache_parameter
+from cosine_engine.torch.loading import load_model
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.child import RoundOutcome
 from cosine_train.learning.decision import Acceptance

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from cosine_node.engine.base import Engine, EngineAround
+from cosine_engine.base import Engine, EngineAround
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 
 class ReplaceableEngine(EngineAround):
-    """Implements `cosine_node.engine.base.Engine` around another one, with the same sequences.
+    """Implements `cosine_engine.base.Engine` around another one, with the same sequences.
 
     Passes are over open sequences, and a running pass keeps its own open: while `open_sequences` is 0 the inner
     engine is unused. `on_open` is called before a sequence is opened.

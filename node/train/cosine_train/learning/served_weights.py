@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from cosine_node.engine import vocabulary as draft_vocabulary
-from cosine_node.engine.base import Engine
-from cosine_node.engine.gguf.file import GgufFile
-from cosine_node.engine.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
-from cosine_node.engine.retokenized import RetokenizedEngine
+from cosine_engine import vocabulary as draft_vocabulary
+from cosine_engine.base import Engine
+from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
+from cosine_engine.retokenized import RetokenizedEngine
 from cosine_p2p.request import generation_config
 from cosine_p2p.text.held_weights import GGUF_LINK
 from cosine_p2p.text.tokenizer_files import names_in

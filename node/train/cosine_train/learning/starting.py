@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from cosine_node.models.model import ServedModel, load_weights
+from cosine_engine.models.model import ServedModel, load_weights
 from cosine_node.serving.learner import LearnerMaker
 from cosine_node.serving.node_options import NodeOptions
 from cosine_p2p.text.held_weights import HeldWeights

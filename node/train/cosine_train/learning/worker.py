@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from cosine_node.engine.torch.threads import limit_threads
-from cosine_node.models.model_sizes import ModelSizes
+from cosine_engine.models.model_sizes import ModelSizes
+from cosine_engine.torch.threads import limit_threads
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError

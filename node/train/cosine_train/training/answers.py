@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cosine_node.engine.base import Choice, Engine, Row
-from cosine_node.engine.torch.loading import load_engine
-from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.base import Choice, Engine, Row
+from cosine_engine.torch.loading import load_engine
+from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from cosine_node.engine.ngram import NgramEngine
-from cosine_node.engine.torch.loading import load_model, resolve_device
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.ngram import NgramEngine
+from cosine_engine.torch.loading import load_model, resolve_device
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import Answer, Say, ask_all, most_frequent
 from cosine_train.training.card import drafter_card

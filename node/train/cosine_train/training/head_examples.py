@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.answers import Answer
 
 

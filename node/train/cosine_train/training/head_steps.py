@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.eagle.draft_head import EagleHead
+from cosine_engine.eagle.draft_head import EagleHead
 from cosine_train.training.head_examples import HeadBatch
 
 STEPS: Final = 4

@@ -6,9 +6,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
-from cosine_node.engine.vocabulary import FILE_NAME as VOCABULARY_FILE
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.eagle.draft_head import EagleHead, HeadShape
+from cosine_engine.vocabulary import FILE_NAME as VOCABULARY_FILE
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import Answer, Say, most_frequent
 from cosine_train.training.card import head_card

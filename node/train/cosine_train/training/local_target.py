@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
+from cosine_engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_protocol.errors import UsageError
 from cosine_protocol.likelihoods import Likelihood, log_probability_of
 from cosine_protocol.request import Sampling

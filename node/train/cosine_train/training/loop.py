@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from cosine_node.engine.processor import give_back_freed_memory, has_fast_bfloat16
+from cosine_engine.processor import give_back_freed_memory, has_fast_bfloat16
 
 LAST_RATE_SHARE: Final = 0.03
 """The final learning rate as a share of the full one."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 
 HEAD_WIDTH: Final = 64

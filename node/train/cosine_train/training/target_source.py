@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from cosine_node.engine.torch.loading import load_engine, load_model, resolve_device
-from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.models.model import fetch_folder
-from cosine_node.models.model_sizes import ModelSizes
+from cosine_engine.models.model import fetch_folder
+from cosine_engine.models.model_sizes import ModelSizes
+from cosine_engine.torch.loading import load_engine, load_model, resolve_device
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import AsyncClient, Join, Swarm
 from cosine_p2p.request.options import ClientOptions

@@ -1,5 +1,0 @@
-"""Reads and writes GGUF files, and unfolds them into model folders."""
-
-from cosine_node.engine.gguf.file import GgufFile
-
-__all__ = ["GgufFile"]

@@ -1,0 +1,52 @@
+"""The packages of each extra of cosine-p2p: which are missing, and how to install them."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Final
+
+EXTRAS: Final[Mapping[str, Sequence[str]]] = {
+    "node": (
+        *("gguf", "google", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
+        *("numpy", "psutil", "safetensors", "torch", "transformers"),
+    ),
+    "llama": (
+        *("gguf", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
+        *("numpy", "psutil", "safetensors", "xllamacpp"),
+    ),
+    "light": ("libp2p", "trio"),
+    "gateway": ("prometheus_client", "starlette", "uvicorn"),
+    "tui": ("numpy", "textual"),
+    "quantize": ("accelerate", "torchao"),
+}
+"""The packages of each extra by import name. hivemind is installed separately for the extra llama."""
+INSTALL: Final[Mapping[str, str]] = {
+    "node": "To join with a model: `pip install '.[node]'` in the clone of the repository.",
+    "llama": "To join with this model: `pip install '.[llama]'` in the clone of the repository, then `pip install "
+    "--no-deps hivemind`.",
+}
+HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
+
+
+def extra_of(package: str, *, preferred: str) -> str | None:
+    """The extra that installs a package, preferably `preferred`. None if no extra does."""
+    return next((extra for extra in (preferred, *EXTRAS) if package in EXTRAS[extra]), None)
+
+
+def missing_packages() -> dict[str, tuple[str, ...]]:
+    """The packages of each extra that are not installed. Imports nothing."""
+    return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
+
+
+def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
+    """The sentence that says how to install a missing module or to set a home folder. "" for other errors.
+
+    If several extras install the module, `extra` is preferred.
+    """
+    if isinstance(missing, RuntimeError):
+        # The message of both pathlib and platformdirs.
+        return HOMELESS if "home directory" in str(missing) else ""
+    package = (missing.name or "").partition(".")[0]
+    named = extra_of(package, preferred=extra)
+    if named is None:
+        return ""
+    return f"This command needs {package}: `pip install '.[{named}]'` in the clone of the repository."
