@@ -64,11 +64,9 @@ from cosine_protocol.errors import (
     PromptRefused,
     UsageError,
 )
-from cosine_protocol.limits import (
-    CACHE_SCOPE_BYTES,
-    NONCE_BYTES,
-)
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_protocol.request import NONCE_BYTES
+from cosine_protocol.verify import CACHE_SCOPE_BYTES
 
 LOG = logging.getLogger(__name__)
 

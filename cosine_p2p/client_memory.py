@@ -22,9 +22,8 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, MAX_RECORD_BYTES, NodeRecord, Role
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +192,7 @@ def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
 def _opened(entry: Any, checker: PostingChecker, role: Role, at_s: float) -> NodeRecord | None:
     try:
         match entry:
-            case [str(cell), str(owner), str(text)] if len(text) <= 2 * limits.MAX_RECORD_BYTES:
+            case [str(cell), str(owner), str(text)] if len(text) <= 2 * MAX_RECORD_BYTES:
                 # Checked for the time when it was found.
                 record = checker.open(b64decode(text, validate=True), cell=cell, owner=owner, now_s=at_s)
                 return record if record.role == role else None

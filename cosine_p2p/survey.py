@@ -9,9 +9,8 @@ from cosine_p2p.client import Swarm
 from cosine_p2p.directory.served_targets import WANTED_NODES
 from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Link, Links
-from cosine_protocol import messages as m
+from cosine_protocol.discover import STATUS, AskStatus, Status
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 
@@ -42,16 +41,16 @@ class Survey:
     problem: str
 
 
-async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tuple[m.Status, float]:
+async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tuple[Status, float]:
     """A node's status and the round-trip time in seconds. Raises as `Link.ask`, and `RemoteProtocolError`."""
     loop = asyncio.get_running_loop()
     if is_new:
         # The first answer includes the negotiation of the stream, which does not count as distance.
-        await link.ask(m.AskStatus(next(numbers)))
+        await link.ask(AskStatus(next(numbers)))
     began_s = loop.time()
-    status = await link.ask(m.AskStatus(next(numbers)))
+    status = await link.ask(AskStatus(next(numbers)))
     waited_s = loop.time() - began_s
-    if not isinstance(status, m.Status):
+    if not isinstance(status, Status):
         raise RemoteProtocolError(f"it answered with {type(status).__name__}")
     return status, min(waited_s, link.rtt_s or waited_s)
 

@@ -6,13 +6,13 @@ from hashlib import sha256
 from typing import Final
 
 from cosine_p2p.dht.postings import MAX_DEPTH, hash_prefix
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.records import NodeRecord
 
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
 ELDERS_PART: Final = 4  # Up to a quarter of the wanted nodes are taken from full cells.
-ELDERS: Final = limits.MAX_CELL_OWNERS // 4
+ELDERS: Final = MAX_CELL_OWNERS // 4
 """The oldest owners of a cell, who are drawn first. With fewer each would be in every reader's sample."""
 SIBLINGS: Final = 16  # One for each hex digit.
 
@@ -50,7 +50,7 @@ class CellWalk:
             held = self._found.get(owner)
             if held is None or record.sequence > held.sequence:
                 self._found[owner] = record
-        if len(records) >= limits.MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
+        if len(records) >= MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
             ours = int(self._origin[len(prefix)], 16)
             # Nearer than all waiting cells, except those read together with it.
             self._waiting[:0] = [f"{prefix}{ours ^ step:x}" for step in range(SIBLINGS)]

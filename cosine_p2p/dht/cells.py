@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from cosine_p2p.dht.cell_walk import CellWalk
 from cosine_p2p.dht.postings import MAX_DEPTH, PostingChecker, RecordOpener
 from cosine_p2p.trust.membership import Membership
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
@@ -183,7 +183,7 @@ class DhtDirectory:
                 self._kept[name] = cell, now_s
                 return placement
             owners = self._opened(cell, (await self._cells.read([cell]))[cell])
-            if len(owners) < limits.MAX_CELL_OWNERS:
+            if len(owners) < MAX_CELL_OWNERS:
                 # Readers do not descend below a cell that is not full.
                 break
         return placement

@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_protocol.limits import MAX_RECORD_SKEW_S
+from cosine_protocol.fields import MAX_RECORD_SKEW_S
 
 WARNED_S: Final = MAX_RECORD_SKEW_S / 2  # More than synchronised clocks differ, less than records tolerate.
 KEEP_S: Final = 600.0  # Twice the lifetime of a record; then a corrected clock is no longer reported.

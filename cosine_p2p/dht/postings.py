@@ -13,19 +13,26 @@ import msgpack
 from cosine_p2p.dht.peer_clocks import PeerClocks
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.membership import Membership
-from cosine_protocol import limits
-from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.fields import Bytes, Text
+from cosine_protocol.fields import MAX_PEER_ID_BYTES, MAX_RECORD_SKEW_S, Bytes, Text, decode_body, encode_body
 from cosine_protocol.identity import public_key_of
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, cell_name, check_times, open_undated_record
+from cosine_protocol.records import (
+    ALL_TARGETS,
+    MAX_RECORD_BYTES,
+    MAX_RECORD_TTL_S,
+    NodeRecord,
+    cell_name,
+    check_times,
+    open_undated_record,
+)
 
 MAX_DEPTH: Final = 4  # Bounds the cells: 16^4 of them hold four million nodes of one role and target.
 MAX_CELL_NAME_BYTES: Final = 1024  # Bounds memory: more than the longest names of a network and a target.
-MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16  # The longest cell name and record.
+MAX_VALUE_BYTES: Final = MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16  # The longest cell name and record.
 MAX_STORED_BYTES: Final = 16 << 20  # Bounds memory: 80 full cells of records of 1 KiB.
 MAX_OWNER_CELLS: Final = 8  # A node has three names, and each record may remain in a cell that the node has left.
-MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
+MAX_RANGE_OWNERS: Final = MAX_CELL_OWNERS // 2
 """No address range can fill a cell, which would make readers descend; a lab still has room for its machines."""
 MAX_REMEMBERED: Final = 16_384  # Bounds memory: records whose signature is not checked again.
 ENTRY_BYTES: Final = 2048  # The memory of a record beyond its own bytes, measured with tracemalloc and rounded up.
@@ -37,7 +44,7 @@ class StoredValue:
     """The value under a DHT key and subkey."""
 
     cell: Annotated[str, Text(MAX_CELL_NAME_BYTES)]
-    data: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
+    data: Annotated[bytes, Bytes(MAX_RECORD_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,7 @@ class PostingChecker:
         record = self._opener.open(
             stored.data, cell=stored.cell, owner=owner, now_s=now_s, valid_at_s=valid_at_s, note=note
         )
-        if not now_s - limits.MAX_RECORD_SKEW_S <= expires_at_s <= now_s + limits.MAX_RECORD_TTL_S:
+        if not now_s - MAX_RECORD_SKEW_S <= expires_at_s <= now_s + MAX_RECORD_TTL_S:
             raise MalformedMessage("the value is to be kept too long, or has lapsed")
         if expires_at_s > record.expires_at_s:
             raise MalformedMessage("the value is to be kept longer than its record")
@@ -155,7 +162,7 @@ class PostingChecker:
 
 
 def _owner_of(subkey: bytes) -> str:
-    if len(subkey) > limits.MAX_PEER_ID_BYTES + 8:
+    if len(subkey) > MAX_PEER_ID_BYTES + 8:
         raise MalformedMessage("a subkey is too long to be a peer id")
     try:
         owner = msgpack.unpackb(subkey)
@@ -233,7 +240,7 @@ class RecordStore:
         places = Counter(held.source for held in live.values())
         if source and places[source] >= MAX_RANGE_OWNERS:
             return False
-        if len(live) < limits.MAX_CELL_OWNERS:
+        if len(live) < MAX_CELL_OWNERS:
             return True
         largest, most = places.most_common(1)[0]
         if places[source] + 1 >= most:

@@ -17,13 +17,11 @@ from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import end_all
-from cosine_protocol import limits
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.discover import DISCOVER, AskRecords, Records
 from cosine_protocol.errors import BadSignature, MalformedMessage, PeerError, PeerLost, UsageError
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_NAME_BYTES, decode_body
+from cosine_protocol.identity import unseal
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.statements import unseal
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ class DiscoverCells:
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         """Ask until enough nodes answer. Raises `PeerLost` with all reasons, `UsageError` for a long name."""
-        if any(len(cell.encode()) > limits.MAX_NAME_BYTES for cell in cells):
+        if any(len(cell.encode()) > MAX_NAME_BYTES for cell in cells):
             raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + READ_TIMEOUT_S
@@ -206,7 +204,7 @@ class _AskedNodes:
     async def ask(self, peer_id: str, cells: Sequence[str]) -> Answer:
         """Ask a node for its records of each cell, which are unchecked. Raises `PeerLost`."""
         link = await self._links.get(peer_id, DISCOVER)
-        questions = [m.AskRecords(next(self._numbers), cell) for cell in cells]
+        questions = [AskRecords(next(self._numbers), cell) for cell in cells]
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answers = await asyncio.gather(*map(link.ask, questions))
@@ -216,7 +214,7 @@ class _AskedNodes:
             raise PeerLost(peer_id, f"it refused: {refused.message}") from None
         records = {}
         for cell, answer in zip(cells, answers, strict=True):
-            if not isinstance(answer, m.Records):
+            if not isinstance(answer, Records):
                 raise PeerLost(peer_id, "it did not answer what was asked")
             records[cell] = answer.records
         return records

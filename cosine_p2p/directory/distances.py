@@ -6,8 +6,9 @@ from typing import Final
 from cosine_p2p.directory.vivaldi import MAX_RTT_S, Chance, Vivaldi, estimated_rtt_s
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.link import PeerLinks
-from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.draft import DRAFT
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.verify import VERIFY
 
 MAX_PAIRS: Final = 2048  # Bounds memory and the file; the oldest reports are forgotten first.
 FORGOTTEN_S: Final = 7 * 24 * 3600.0  # The same as for measured speeds (`PeerSpeeds`).

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_protocol.limits import MAX_NAME_BYTES
+from cosine_protocol.fields import MAX_NAME_BYTES
 
 DIGEST_CHARACTERS: Final = 8  # The length of the digest in a name.
 _LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)

@@ -18,11 +18,19 @@ from typing import Any, Final
 
 from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
 from cosine_protocol.fields import fields_of
-from cosine_protocol.likelihoods import check_room
-from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.numerics import arithmetic_of
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import AskedLogprobs, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import (
+    MAX_EOS_TOKENS,
+    AskedLogprobs,
+    Constraint,
+    ConstraintKind,
+    Request,
+    Sampling,
+    Shaping,
+    TokenBias,
+)
+from cosine_protocol.verify import check_room
 
 NEAR_EQUAL: Final = 1.25  # Announced speeds that differ by less than a quarter do not show who is faster.
 EXPLORE_EVERY: Final = 8  # Bounds the share of requests that a stranger can attract by its record.

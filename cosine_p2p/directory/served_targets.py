@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import GenerationFailed, UsageError
-from cosine_protocol.limits import MAX_CELL_OWNERS
 from cosine_protocol.records import NodeRecord, Role
 
 WANTED_NODES: Final = 4 * MAX_CELL_OWNERS

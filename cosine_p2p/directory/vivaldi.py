@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cosine_protocol.fields import pack_fields, unpack_fields
-from cosine_protocol.limits import MAX_COORDINATE_US
-from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.records import MAX_COORDINATE_US, NetworkCoordinate
 
 STEP_SHARE: Final = 0.25  # The constant c_c of the paper, section 3.5.
 ERROR_SHARE: Final = 0.25  # The constant c_e of the paper, section 3.5.

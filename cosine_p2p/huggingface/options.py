@@ -20,7 +20,7 @@ from cosine_p2p.request.arguments import (
 from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
 from cosine_p2p.request.options import GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.fields import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import MAX_SEED
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from cosine_p2p.own_texts.index import MAX_MATCH, WORD, TextIndex
 from cosine_p2p.strategy.prediction import SURE_TOKENS, Prediction
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.draft import BASE, Node
 
 # Measured on new and changed files of this repository, drafted from an earlier state of it. If all places that
 # match n tokens have the same next token, its probability is 0.49 (n = 2), 0.6 (4), 0.8 (8), 0.93 (16) or

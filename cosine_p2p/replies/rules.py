@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cosine_p2p.replies.llguidance_schemas import for_llguidance
-from cosine_protocol.limits import MAX_CONSTRAINT_BYTES
+from cosine_protocol.request import MAX_CONSTRAINT_BYTES
 
 Split = Callable[[str], Sequence[str | int]]  # Splits a text into plain text and the ids of special tokens.
 

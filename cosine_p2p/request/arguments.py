@@ -8,7 +8,8 @@ from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.fields import MAX_TOKEN_ID
+from cosine_protocol.request import MAX_EOS_TOKENS
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ from cosine_p2p.request.model_config import read_config_object, read_model_confi
 from cosine_p2p.request.options import read_option
 from cosine_p2p.request.results import AppliedConfig
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
-from cosine_protocol.records import GenerationDefaults
+from cosine_protocol.fields import MAX_NEW_TOKENS
+from cosine_protocol.records import MAX_NOT_HONOURED, GenerationDefaults
 
 FILE_NAME: Final = "generation_config.json"  # As `save_pretrained` writes it.
 FILTERS: Final = ("top_k", "top_p", "min_p")  # Parameters without effect at temperature 0.

@@ -34,9 +34,8 @@ from cosine_p2p.request.results import Observer
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
-from cosine_protocol.fields import Real, Whole, fields_of
-from cosine_protocol.limits import MAX_BIAS, MAX_BIASES, MAX_PROMPT_TOKENS, MAX_TOP_LOGPROBS
-from cosine_protocol.request import Sampling, Shaping
+from cosine_protocol.fields import MAX_PROMPT_TOKENS, Real, Whole, fields_of
+from cosine_protocol.request import MAX_BIAS, MAX_BIASES, MAX_TOP_LOGPROBS, Sampling, Shaping
 
 Prompt = str | Sequence[int] | Sequence[Message] | Chat
 """Plain text, the target's token ids, or a chat: its messages, or a `Chat` with options of the template."""

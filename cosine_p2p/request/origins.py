@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
+from cosine_protocol.verify import FORCED_AUTHOR, HOME_AUTHOR
 
 TARGET_SOURCE: Final = "target"  # The `source` of tokens that were not drafted.
 HOME_SOURCE: Final = "home"  # The `source` of tokens of the verifier's own drafter.

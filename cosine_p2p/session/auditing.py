@@ -25,6 +25,7 @@ from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_p2p.trust.standing import Standings
 from cosine_p2p.trust.voices import Opinion, Poll, in_turns, voices
+from cosine_protocol.audit import AUDIT, AskAudit, Audited, AuditVerdict, open_verdict
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import (
     CosineError,
@@ -34,11 +35,9 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
-from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
-from cosine_protocol.protocols import AUDIT
+from cosine_protocol.identity import sign
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.statements import open_verdict, sign
+from cosine_protocol.verify import TRANSCRIPT_EVERY_TOKENS, Transcript
 
 MAX_ASKED: Final = 64  # Bounds a poll. Polls are rare: a judge outvoted twice is rejected.
 # An audit of 200 tokens takes four passes (decision 27) once an auditor has time for it. With shorter timeouts

@@ -8,13 +8,12 @@ from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
+from cosine_protocol.draft import MANDATES, MAX_MANDATE_S, WINDOWS, Draft, Fragment, Mandate
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
-from cosine_protocol.limits import MAX_MANDATE_S
-from cosine_protocol.protocols import MANDATES, WINDOWS
-from cosine_protocol.statements import check_signature, sign
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import check_signature, sign
+from cosine_protocol.verify import Commit, Credit, Delegate
 
 # With a mandate drafts need not pass through the client, but the verifier spends time on decisions. At T 0.8 it
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26).
@@ -58,9 +57,7 @@ class Delegation:
         self._tokens = 0
         self._proven_tokens = 0
 
-    def offer(
-        self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
-    ) -> m.Delegate | None:
+    def offer(self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float) -> Delegate | None:
         """Decide at a verifier, or wait for `Opened`; returns the mandate if the verifier shall coordinate."""
         mandates, link = self._job.mandates, upstream.link
         if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
@@ -88,7 +85,7 @@ class Delegation:
             self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
             self.was_delegated = True
             self._silent_since_s = now_s
-            mandate = m.Mandate(
+            mandate = Mandate(
                 delegate=link.peer_id,
                 drafters=self._peer_ids,
                 most_tokens=self._job.request.max_new_tokens,
@@ -99,7 +96,7 @@ class Delegation:
                 pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
                 shown=request_digest(self._job.shown_request) if self._job.prompt_window_tokens else None,
             )
-            return m.Delegate(upstream.number, sign(mandates.identity, mandate, digest=self._d_0))
+            return Delegate(upstream.number, sign(mandates.identity, mandate, digest=self._d_0))
         return None
 
     def take_why(self) -> str:
@@ -115,15 +112,15 @@ class Delegation:
         if self._job.distances is not None and 0 < author <= len(self._peer_ids):
             self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
-    def note_credit(self, credit: m.Credit) -> m.Draft:
+    def note_credit(self, credit: Credit) -> Draft:
         """Store a fragment from a delegate, to be checked when needed. Raises `RemoteProtocolError`."""
         if not self.was_delegated or credit.author > len(self._peer_ids):
             raise RemoteProtocolError("a credit for an author that was not named")
-        draft = decode_body(m.Draft, credit.body)
-        self._drafts.add(SignedDraft(credit.author, m.Fragment(credit.body, credit.signature), draft))
+        draft = decode_body(Draft, credit.body)
+        self._drafts.add(SignedDraft(credit.author, Fragment(credit.body, credit.signature), draft))
         return draft
 
-    def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
+    def checked_authors(self, commit: Commit, before: bytes, *, now_s: float) -> bytes:
         """Return a commit's authors after the prefix `before`, without those that no signature proves."""
         if not self.was_delegated:
             return commit.authors
@@ -140,7 +137,7 @@ class Delegation:
         if signed is not None and not signed.is_checked:
             author = self._peer_ids[claim.author - 1]
             try:
-                check_signature(m.Draft, signed.fragment, author=author, digest=self._d_0)
+                check_signature(Draft, signed.fragment, author=author, digest=self._d_0)
             except BadSignature:
                 return False
             signed.is_checked = True

@@ -16,12 +16,26 @@ from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceiv
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.peer_memory import PeerFailures
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.draft import (
+    BASE,
+    DRAFT,
+    LEARNING,
+    MAX_COMMIT_TOKENS,
+    WINDOWS,
+    Advance,
+    Draft,
+    Fragment,
+    NodeBlock,
+    Release,
+    ReleaseReason,
+    Start,
+    Started,
+)
 from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
-from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
-from cosine_protocol.nodes import BASE, NodeBlock
-from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
-from cosine_protocol.statements import check_signature
+from cosine_protocol.fields import MAX_NEW_TOKENS
+from cosine_protocol.identity import check_signature
+from cosine_protocol.stream import Final as FinalMessage
 
 START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than the timeout of links.
 MAX_STRANGENESS_NATS: Final = 1.0
@@ -183,9 +197,9 @@ class Drafters:
             if waiting:
                 self._unchecked[peer_id] = waiting
             fragment, draft = delivery.message, delivery.body
-            if not isinstance(fragment, m.Fragment) or not isinstance(draft, m.Draft):
+            if not isinstance(fragment, Fragment) or not isinstance(draft, Draft):
                 continue
-            check = partial(check_signature, m.Draft, fragment, author=peer_id, digest=self._d_0)
+            check = partial(check_signature, Draft, fragment, author=peer_id, digest=self._d_0)
             try:
                 await self._offload(check)
             except BadSignature as error:
@@ -226,11 +240,11 @@ class Drafters:
             self._followers[author] = _Follower(link, len(self._output))
             job, may_learn = self._job, (self._shares_feedback and LEARNING in features) or None
             d_0 = None if job.prompt_window_tokens is None else self._d_0
-            link.post(m.Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0, may_learn))
+            link.post(Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0, may_learn))
 
     def _on_message(self, delivery: Delivery) -> None:
         peer_id = delivery.peer_id
-        if not isinstance(delivery.message, m.Fragment):
+        if not isinstance(delivery.message, Fragment):
             self._deliver(delivery)
         # The pupil was not asked to draft.
         elif peer_id not in self._refused and self._ledger.author_of(peer_id) != self._job.pupil:
@@ -245,7 +259,7 @@ class Drafters:
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
-            case m.Started(_, prompt_nll, token_us) if author in self._followers:
+            case Started(_, prompt_nll, token_us) if author in self._followers:
                 rtt_s = self._followers[author].link.rtt_s
                 self._ledger.note_rtt(author, rtt_s)
                 self.advance(author, len(self._output))
@@ -256,7 +270,7 @@ class Drafters:
                 if author == self._job.pupil:
                     return None
                 return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
-            case m.Final():
+            case FinalMessage():
                 return None
             case _:
                 self.release(author)
@@ -272,20 +286,20 @@ class Drafters:
         while follower is not None and follower.known_tokens < position:
             end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
             tokens = tuple(self._output[follower.known_tokens : end])
-            if not follower.link.post(m.Advance(self._job.number, follower.known_tokens, tokens)):
+            if not follower.link.post(Advance(self._job.number, follower.known_tokens, tokens)):
                 return
             follower.known_tokens = end
 
-    def post(self, author: int, message: m.Message) -> None:
+    def post(self, author: int, message: Message) -> None:
         if follower := self._followers.get(author):
             follower.link.post(message)
 
-    def release(self, author: int, reason: m.ReleaseReason = m.ReleaseReason.ENDED) -> None:
+    def release(self, author: int, reason: ReleaseReason = ReleaseReason.ENDED) -> None:
         """Release a drafter, also one that was lost or has not started yet."""
         self._wanted.discard(author)
         text_tokens = len(self._output)
         accepted = min(self._ledger.accepted(author), text_tokens)
-        self.post(author, m.Release(self._job.number, accepted, text_tokens, reason))
+        self.post(author, Release(self._job.number, accepted, text_tokens, reason))
         self._followers.pop(author, None)
 
     async def close(self) -> None:

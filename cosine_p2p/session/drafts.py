@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_protocol import messages as m
 from cosine_protocol.digests import extend_digest
-from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
-from cosine_protocol.nodes import BASE
+from cosine_protocol.draft import BASE, MAX_WINDOW_NODES, Draft, Fragment
+from cosine_protocol.stream import MAX_AUTHORS
 
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory per author: twice the nodes in flight.
 
@@ -18,8 +17,8 @@ class SignedDraft:
     """A fragment of an author. `is_checked`: its signature is valid. `is_told`: the client has it."""
 
     author: int
-    fragment: m.Fragment
-    draft: m.Draft
+    fragment: Fragment
+    draft: Draft
     is_checked: bool = False
     is_told: bool = False
 

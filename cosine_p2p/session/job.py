@@ -9,10 +9,9 @@ from cosine_p2p.own_texts.drafts import OwnDrafts
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_protocol.fields import Signed
-from cosine_protocol.limits import NONCE_BYTES
-from cosine_protocol.messages import Mandate
-from cosine_protocol.request import Request
+from cosine_protocol.draft import Mandate
+from cosine_protocol.identity import Signed
+from cosine_protocol.request import NONCE_BYTES, Request
 
 
 class KnownDrafter(Protocol):

@@ -4,7 +4,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from cosine_protocol.messages import PassStats
+from cosine_protocol.verify import PassStats
 
 LATEST_PASSES: Final = 64  # Four seconds of passes of 60 ms.
 

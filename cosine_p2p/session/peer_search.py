@@ -20,8 +20,8 @@ from cosine_p2p.transport.link import PeerLinks
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol.errors import ClockOff, GenerationFailed, PeerLost
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_protocol.verify import VERIFY
 
 WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads; a sample of this size is enough to choose from.
 MAX_ASKED_DRAFTERS: Final = 8

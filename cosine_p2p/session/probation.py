@@ -15,8 +15,8 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.verify import TRANSCRIPT_EVERY_TOKENS
 
 TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS  # The first signed part: a difference can be audited.
 TRIAL_S: Final = 30.0  # A verifier that takes a second per token is useless.

@@ -36,9 +36,9 @@ from cosine_p2p.text.told_logprobs import ToldLogprobs
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
-from cosine_protocol.messages import FinishReason
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
+from cosine_protocol.stream import FinishReason
+from cosine_protocol.verify import VERIFY
 
 logger = logging.getLogger(__name__)
 

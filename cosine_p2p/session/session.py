@@ -57,8 +57,8 @@ from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import Assign
 from cosine_protocol.errors import (
     ErrorCode,
     GenerationFailed,
@@ -69,11 +69,25 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.likelihoods import Likelihood
-from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
-from cosine_protocol.messages import FinishReason
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import ConstraintKind, Request
+from cosine_protocol.stream import MAX_AUTHORS, Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import (
+    HOME_AUTHOR,
+    VERIFY,
+    Cancel,
+    Commit,
+    Credit,
+    Declined,
+    Likelihood,
+    Open,
+    Opened,
+    Pacing,
+    PassStats,
+    PromptLikelihoods,
+    Report,
+    Revoke,
+)
 
 MAX_WHY: Final = 64  # Bounds memory: the first decisions of a session.
 LATEST_WHY: Final = 16  # Bounds memory: the latest decisions, for a display of progress.
@@ -108,7 +122,7 @@ class SessionCounts:
         if len(self.why) < MAX_WHY:
             self.why.append(line)
 
-    def note_commit(self, peer_id: str, authors: bytes, stats: m.PassStats) -> None:
+    def note_commit(self, peer_id: str, authors: bytes, stats: PassStats) -> None:
         if not self.rounds:
             self.cached_tokens = stats.cached_tokens or 0
         self.rounds += 1
@@ -157,7 +171,7 @@ class Session:
         self._strategy = job.strategy.make(self.d_0)
         self.delegation = Delegation(job, self.d_0, self._drafts)
         self._own: OwnDrafts | None = None
-        if job.own_texts is not None and job.strategy.pacing is m.Pacing.FREE:
+        if job.own_texts is not None and job.strategy.pacing is Pacing.FREE:
             self._own = job.own_texts((*job.request.prompt, *job.committed))
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
@@ -186,7 +200,7 @@ class Session:
         self._finding_more: set[asyncio.Task[None]] = set()
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
-            self._on_event(Committed(0, job.committed, m.PassStats(0, 0, 0)))
+            self._on_event(Committed(0, job.committed, PassStats(0, 0, 0)))
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -310,8 +324,8 @@ class Session:
         link.subscribe(number, self._inbox.put_nowait)
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
         # Under plain pacing a verifier does not draft.
-        prediction = job.prediction if job.strategy.pacing is m.Pacing.FREE else None
-        link.post(m.Open(number, *asked, prediction))
+        prediction = job.prediction if job.strategy.pacing is Pacing.FREE else None
+        link.post(Open(number, *asked, prediction))
         self._find_trial(upstream)
         self._offer_coordination(upstream)
         return True
@@ -349,7 +363,7 @@ class Session:
     def _take_back(self, reason: str) -> None:
         if self.delegation.coordinator is Coordinator.VERIFIER:
             if self._upstream is not None:
-                self._upstream.link.post(m.Revoke(self._upstream.number))
+                self._upstream.link.post(Revoke(self._upstream.number))
             self.delegation.take_back(reason)
             self._note_why(0, self.delegation.take_why())
             if self._upstream is not None:
@@ -425,7 +439,7 @@ class Session:
             match delivery.message:
                 case None:
                     raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
-                case m.Opened(_, pass_us, break_even):
+                case Opened(_, pass_us, break_even):
                     upstream.is_opened = True
                     upstream.watch.announced_pass_s = pass_us / 1e6
                     self._find_trial(upstream, break_even)
@@ -435,17 +449,17 @@ class Session:
                     self._on_event(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, is_here, has_stages))
                     self._offer_coordination(upstream)
                     self._draft()
-                case m.Commit() | m.PromptLikelihoods() as told:
+                case Commit() | PromptLikelihoods() as told:
                     return self._on_told(upstream, told)
-                case m.Final() as final if isinstance(delivery.body, m.Account):
+                case FinalMessage() as final if isinstance(delivery.body, Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
                     if upstream.is_unsigned:
                         self._failures.note_failed(upstream.peer_id, now_s=_now_s())
                     else:
                         self._failures.note_served(upstream.peer_id)
-                case m.Declined() | m.Credit() | m.Report() as message:
+                case Declined() | Credit() | Report() as message:
                     self._on_delegate(message)
-                case m.Error() as error:
+                case Error() as error:
                     raise _told(error, self.job.request)
                 case other:
                     raise RemoteProtocolError(f"unexpected {type(other).__name__}")
@@ -453,25 +467,25 @@ class Session:
             self._drop(upstream, error)
         return None
 
-    def _on_delegate(self, message: m.Declined | m.Credit | m.Report) -> None:
+    def _on_delegate(self, message: Declined | Credit | Report) -> None:
         if not self.delegation.was_delegated:
             raise RemoteProtocolError(f"{type(message).__name__} without a mandate")
         match message:
-            case m.Declined(_, reason):
+            case Declined(_, reason):
                 self._take_back(f"the verifier declined, {reason}")
-            case m.Credit():
+            case Credit():
                 draft = self.delegation.note_credit(message)
                 self.ledger.note_offered(draft.nodes, draft.position)
-            case m.Report(_, author, nodes, rtt_us, why, offered):
+            case Report(_, author, nodes, rtt_us, why, offered):
                 self.ledger.note_told_offered(offered or 0)
                 self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
                 if author in self.ledger.authors:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
-    def _on_told(self, upstream: Upstream, commit: m.Commit | m.PromptLikelihoods) -> Tokens | None:
+    def _on_told(self, upstream: Upstream, commit: Commit | PromptLikelihoods) -> Tokens | None:
         """Add the tokens of a commit to the output, and notify the strategy, drafters and counts."""
-        if isinstance(commit, m.PromptLikelihoods):
+        if isinstance(commit, PromptLikelihoods):
             upstream.take_prompt_likelihoods(commit)
             return None
         before, position = upstream.digest, len(self.output)
@@ -553,7 +567,7 @@ class Session:
 
     def _hang_up(self, upstream: Upstream) -> None:
         upstream.note_pace(self._speeds, _now_s())
-        upstream.link.post(m.Cancel(upstream.number))
+        upstream.link.post(Cancel(upstream.number))
         upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
@@ -575,7 +589,7 @@ class Session:
                     self._upstream.post_tree(block)
             case SendAssign(author, base, position, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                assign = m.Assign(self.job.number, base, position, depth, width, window, rarity)
+                assign = Assign(self.job.number, base, position, depth, width, window, rarity)
                 self._drafters.post(author, assign)
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
@@ -595,7 +609,7 @@ class Session:
                 self._observer.note_decision(author, why)
 
 
-def _told(error: m.Error, request: Request) -> PeerError | OptionRefused:
+def _told(error: Error, request: Request) -> PeerError | OptionRefused:
     """Convert a verifier's error; one about a constraint would be the same at all verifiers."""
     constraint = request.sampling.constraint
     if constraint is None or error.code != ErrorCode.BAD_CONSTRAINT:

@@ -8,17 +8,27 @@ from cosine_p2p.session.stall import SLOW_AFTER_S, Watch
 from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.audit import AskAudit
 from cosine_protocol.digests import roll_digest
+from cosine_protocol.draft import NodeBlock
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.fields import Signed
-from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest, check_likelihood
-from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
-from cosine_protocol.messages import AskAudit, FinishReason, Transcript
-from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import Signed, check_signature, open_signed
 from cosine_protocol.request import Request
-from cosine_protocol.statements import check_signature, is_transcript_due, open_signed
+from cosine_protocol.stream import Account, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import (
+    FORCED_AUTHOR,
+    HOME_AUTHOR,
+    Commit,
+    Likelihood,
+    LikelihoodDigest,
+    PromptLikelihoods,
+    Transcript,
+    Tree,
+    check_likelihood,
+    is_transcript_due,
+)
 
 LEAST_COMMITS: Final = 4  # With fewer commits one pass shared with a prompt would distort the mean.
 
@@ -77,13 +87,13 @@ class Upstream:
     def post_tree(self, block: Block) -> None:
         if self.is_opened:
             nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
-            self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
+            self.link.post(Tree(self.number, block.base, block.position, nodes, authors))
 
     @property
     def prompt_told(self) -> int:
         return len(self.request.prompt) - 1 if self.tells_prompt else 0
 
-    def take_prompt_likelihoods(self, message: m.PromptLikelihoods) -> None:
+    def take_prompt_likelihoods(self, message: PromptLikelihoods) -> None:
         """Raises `RemoteProtocolError`."""
         first = message.position
         follows = self.is_opened and first == len(self.told) + 1 and self.position == self.first
@@ -100,7 +110,7 @@ class Upstream:
         self.told += likelihoods
         self._digest_told.add(likelihoods)
 
-    def take(self, commit: m.Commit, *, authors: int) -> None:
+    def take(self, commit: Commit, *, authors: int) -> None:
         """Check that a commit continues the stream. Raises `RemoteProtocolError` or `BadSignature`."""
         if not self.is_opened:
             raise RemoteProtocolError("a commit came before the request was opened")
@@ -125,7 +135,7 @@ class Upstream:
         self.digest = commit.digest
         self.is_ended = commit.tokens[-1] in self.request.eos
 
-    def _take_transcript(self, commit: m.Commit) -> None:
+    def _take_transcript(self, commit: Commit) -> None:
         after, signed = self.position + len(commit.tokens), commit.transcript
         if signed is None:
             has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens
@@ -137,9 +147,9 @@ class Upstream:
             raise RemoteProtocolError("a transcript is not that of the stream")
         self.transcript = signed
 
-    def finish(self, final: m.Final, account: m.Account, output: list[int]) -> FinishReason:
+    def finish(self, final: FinalMessage, account: Account, output: list[int]) -> FinishReason:
         """Check the signed end and return its reason. Raises `BadSignature` or `RemoteProtocolError`."""
-        check_signature(m.Account, final, author=self.peer_id, digest=self.d_0)
+        check_signature(Account, final, author=self.peer_id, digest=self.d_0)
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
             raise RemoteProtocolError("the verifier ended the stream before its end")

@@ -8,8 +8,8 @@ from typing import Final
 from cosine_p2p.transport.link import PeerLink, PeerLinks, check_knows
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
+from cosine_protocol.verify import VERIFY
 
 # A needless dial costs a verifier a connection, a late one costs the user time. Most dials take less than half a
 # second, several round trips; with half of it (RFC 8305) distant verifiers would often be dialled needlessly, with

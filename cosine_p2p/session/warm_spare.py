@@ -8,9 +8,9 @@ from typing import Final
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.stall import LONE_S
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
-from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Cancel, Commit, Open, Opened, Pacing
 
 logger = logging.getLogger(__name__)
 
@@ -66,18 +66,18 @@ class WarmSpare:
         job, has_ended = self._session.job, asyncio.get_running_loop().create_future()
 
         def receive(delivery: Delivery) -> None:
-            if not isinstance(delivery.message, m.Opened) and not has_ended.done():
+            if not isinstance(delivery.message, Opened) and not has_ended.done():
                 has_ended.set_result(delivery)
 
         link.subscribe(number, receive)
         try:
             output = tuple(self._session.output)
-            if not link.post(m.Open(number, job.request, output, m.Pacing.PLAIN, (), job.cache_scope)):
+            if not link.post(Open(number, job.request, output, Pacing.PLAIN, (), job.cache_scope)):
                 raise PeerLost(link.peer_id, "it reads too slowly")
             delivery: Delivery = await has_ended
         finally:
             link.unsubscribe(number)
             with suppress(PeerLost):
-                link.post(m.Cancel(number))
-        if not isinstance(delivery.message, m.Commit | m.Final):
+                link.post(Cancel(number))
+        if not isinstance(delivery.message, Commit | FinalMessage):
             raise PeerLost(link.peer_id, delivery.lost or f"it answered with {type(delivery.message).__name__}")

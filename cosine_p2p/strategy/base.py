@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cosine_p2p.strategy.tree import Block
-from cosine_protocol.messages import Draft, Pacing, PassStats, ReleaseReason
+from cosine_protocol.draft import Draft, ReleaseReason
+from cosine_protocol.verify import Pacing, PassStats
 
 
 @dataclass(frozen=True, slots=True)

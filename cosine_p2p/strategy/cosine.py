@@ -41,8 +41,8 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.fusion import BINS, FusedView, Fusion
 from cosine_p2p.strategy.router import HedgeRouter
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
-from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH
-from cosine_protocol.messages import ReleaseReason
+from cosine_protocol.draft import MAX_TREE_DEPTH, ReleaseReason
+from cosine_protocol.verify import HOME_AUTHOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.draft import BASE, MAX_TREE_DEPTH, Node
 
 # These drafts need no model, and the verifier selects those that pay: with a certain place much is drafted, else a
 # few tokens at several places. 200 tokens of which a tenth is changed take 23 to 33 passes

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
+from cosine_protocol.stream import MAX_AUTHORS
+from cosine_protocol.verify import HOME_AUTHOR
 
 MEMORY_LOOKS: Final = 8.0  # Maximum weight of former looks. Eight reduce the error to a third of one look's.
 USUAL_NOISE: Final = 0.25

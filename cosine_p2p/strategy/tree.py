@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_protocol.digests import extend_digest
-from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+from cosine_protocol.draft import BASE, MAX_BLOCK_NODES, MAX_TREE_DEPTH, Node, NodeBlock
 
 MAX_LIVE_NODES: Final = 1024  # Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`).
 MAX_WAITING_BLOCKS: Final = 64  # Bounds memory: far more than drafters send while a commit is on its way.

@@ -16,8 +16,8 @@ from cosine_p2p.text.tensor_hashes import HashCache, HashedTensor
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, names_in
 from cosine_p2p.text.tokenizer_sources import MODEL_CONFIG, OTHER_NAMES, TIKTOKEN, TOKENIZER, other_names
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage, UsageError
-from cosine_protocol.limits import MAX_FILE_BYTES, MAX_MANIFEST_BYTES
-from cosine_protocol.manifest import Manifest, ManifestPart, manifest_digest
+from cosine_protocol.fields import MAX_FILE_BYTES
+from cosine_protocol.weights import MAX_MANIFEST_BYTES, Manifest, ManifestPart, manifest_digest
 
 MANIFEST: Final = "weights.manifest"  # The manifest file in a folder with a part of a model.
 GGUF_LINK: Final = "model.gguf"  # The link to a GGUF file in its folder (`gguf_folder`).

@@ -18,14 +18,9 @@ from cosine_p2p.text.reply_form import ReplyForm, check_choice, reply_form, sche
 from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import OptionRefused, PromptRefused, PromptTooLong
-from cosine_protocol.limits import (
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    MAX_PREDICTION_TOKENS,
-    MAX_PROMPT_TOKENS,
-    MAX_TOKEN_ID,
-)
-from cosine_protocol.request import ConstraintKind
+from cosine_protocol.fields import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.request import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, ConstraintKind
+from cosine_protocol.verify import MAX_PREDICTION_TOKENS
 
 TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
-from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.fields import MAX_TOKEN_ID
 
 CONFIG: Final = "tokenizer_config.json"
 STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -21,8 +21,8 @@ from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.special_tokens import tokenizer_eos
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, TargetFacts
+from cosine_protocol.request import MAX_EOS_TOKENS
 
 LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from platformdirs import user_cache_dir
 from cosine_p2p.gguf.header import is_gguf, read_part
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import CONTENT_DIGEST_BYTES
-from cosine_protocol.manifest import PIECE_BYTES, ManifestTensor, pieces_root
+from cosine_protocol.fields import CONTENT_DIGEST_BYTES
+from cosine_protocol.weights import PIECE_BYTES, ManifestTensor, pieces_root
 
 LOG = logging.getLogger(__name__)
 CACHE_VERSION: Final = 2  # Entries of other versions are ignored.

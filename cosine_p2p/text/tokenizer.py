@@ -17,7 +17,7 @@ from cosine_p2p.text.special_tokens import SpecialTokens
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect, TokenEffects
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, PromptTooLong, UsageError
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
+from cosine_protocol.fields import MAX_PROMPT_TOKENS
 
 BLOCKING_CHARACTERS: Final = 10_000  # Encoding these takes some milliseconds, during which no other thread runs.
 

@@ -20,11 +20,10 @@ from platformdirs import user_cache_dir
 from cosine_p2p.text.tokenizer_sources import TOKENIZER, TokenizerSources, other_names
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import Channel, read_budget
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.discover import DISCOVER, AskFile, FilePiece
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
-from cosine_protocol.messages import AskFile, FilePiece
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_CHUNK_BYTES, MAX_FILE_BYTES
+from cosine_protocol.stream import Error
 
 NAMES: Final = (
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "sentencepiece.bpe.model",
@@ -126,9 +125,9 @@ def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
                 "a copy there if it is one."
             )
         with file.open("rb") as opened:
-            files[name] = opened.read(limits.MAX_FILE_BYTES + 1)
-    if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:
-        raise UsageError(f"The tokenizer in {folder} is larger than {limits.MAX_FILE_BYTES >> 20} MiB.")
+            files[name] = opened.read(MAX_FILE_BYTES + 1)
+    if sum(map(len, files.values())) > MAX_FILE_BYTES:
+        raise UsageError(f"The tokenizer in {folder} is larger than {MAX_FILE_BYTES >> 20} MiB.")
     return files
 
 
@@ -191,7 +190,7 @@ class _Fetch:
         self._numbers = count(1)
         self._began_s = asyncio.get_running_loop().time()
         self._received_bytes = 0
-        self._bytes_left = limits.MAX_FILE_BYTES
+        self._bytes_left = MAX_FILE_BYTES
 
     async def all_files(self) -> TokenizerFiles:
         files = await self._read([*NAMES, TEMPLATE_FOLDER])
@@ -217,10 +216,10 @@ class _Fetch:
                 self._bytes_left -= piece.total_bytes
                 if self._bytes_left < 0:
                     raise RemoteProtocolError(f"{self._channel.peer_id} has more tokenizer files than allowed")
-                more = range(limits.MAX_CHUNK_BYTES, piece.total_bytes, limits.MAX_CHUNK_BYTES)
+                more = range(MAX_CHUNK_BYTES, piece.total_bytes, MAX_CHUNK_BYTES)
                 waiting.extend((name, later) for later in more)
             # Only the last piece may be short, else a peer could prolong the download forever.
-            due_bytes = min(sizes_bytes[name] - offset, limits.MAX_CHUNK_BYTES)
+            due_bytes = min(sizes_bytes[name] - offset, MAX_CHUNK_BYTES)
             data = expanded(piece, most_bytes=due_bytes)
             if piece.total_bytes != sizes_bytes[name] or data is None or len(data) != due_bytes:
                 raise RemoteProtocolError(f"{self._channel.peer_id} sent pieces of {name} that do not fit")
@@ -235,7 +234,7 @@ class _Fetch:
                 answer = await self._channel.receive()
         except TimeoutError:
             raise PeerLost(self._channel.peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
-        if isinstance(answer, m.Error):
+        if isinstance(answer, Error):
             raise PeerError(answer.code, answer.message, answer.retry_after_s)
         if not isinstance(answer, FilePiece) or answer.number != number:
             raise RemoteProtocolError(f"{self._channel.peer_id} did not answer what was asked")

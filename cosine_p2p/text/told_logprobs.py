@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
 from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_protocol.likelihoods import Likelihood, log_probability_of
+from cosine_protocol.verify import Likelihood, log_probability_of
 
 
 class ToldLogprobs:

@@ -16,8 +16,8 @@ from multiaddr.exceptions import ProtocolNotFoundError
 from multiaddr.protocols import protocol_with_name
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
+from cosine_protocol.fields import MAX_ADDRESSES
 
 MAX_KNOWN_PEERS: Final = 16_384  # Bounds memory: a record has at most 4 KiB of addresses.
 _RELAYED: Final = ("p2p", "p2p-circuit", "p2p")
@@ -132,7 +132,7 @@ class AddressBook:
         self._addresses = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
 
     def note(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        self._addresses.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
+        self._addresses.note(peer_id, tuple(maddrs[:MAX_ADDRESSES]))
 
     def of(self, peer_id: str) -> dict[Address, str]:
         """A peer's addresses, each with its multiaddr, which ends in the peer id."""

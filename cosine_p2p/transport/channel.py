@@ -12,21 +12,20 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import messages as m
 from cosine_protocol.__version__ import __version__
-from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
+from cosine_protocol.codec import FrameDecoder, Message, check_allowed, decode, encode, encode_frame
+from cosine_protocol.draft import LEARNING, MANDATES, WINDOWS
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import (
+from cosine_protocol.stage import PROBES, TIMES
+from cosine_protocol.stream import (
     CONSTRAINTS,
-    LEARNING,
     LOGPROBS,
-    MANDATES,
-    PROBES,
     SHAPING,
-    TIMES,
     VERSION,
-    WINDOWS,
-    check_allowed,
+    Error,
+    Hello,
+    Ping,
+    Pong,
     common_features,
 )
 
@@ -120,7 +119,7 @@ class Channel:
 
     async def __aenter__(self) -> "Channel":
         named = (*FEATURES, LEARNING) if self._learns else FEATURES
-        self.post(m.Hello(VERSION, tuple(name for name in named if name not in self._lacks), AGENT))
+        self.post(Hello(VERSION, tuple(name for name in named if name not in self._lacks), AGENT))
         # Before any request, so that the round-trip time is known with the first answer.
         self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
@@ -134,7 +133,7 @@ class Channel:
         await end_all(self._tasks)
         self._stream.close()
 
-    def post(self, message: m.Message) -> bool:
+    def post(self, message: Message) -> bool:
         """Queue a message without waiting; False if the peer reads too slowly."""
         frame = encode_frame(encode(message))
         if self.waiting_bytes + len(frame) > MAX_WAITING_BYTES:
@@ -144,7 +143,7 @@ class Channel:
         self._has_outgoing.set()
         return True
 
-    async def send(self, message: m.Message) -> None:
+    async def send(self, message: Message) -> None:
         """Queue a message once the peer has read enough earlier ones. Raises `PeerLost`."""
         while self.waiting_bytes > MAX_SENT_AHEAD_BYTES:
             self._has_room.clear()
@@ -152,21 +151,21 @@ class Channel:
         if self._tasks[0].done() or not self.post(message):
             raise PeerLost(self.peer_id, "the stream is broken")
 
-    async def receive(self) -> m.Message:
+    async def receive(self) -> Message:
         """The next message that is not handled by the channel itself."""
         while True:
             message = await self._next_message()
             if not self.greeted.is_set():
-                if isinstance(message, m.Error) and message.number == 0:
+                if isinstance(message, Error) and message.number == 0:
                     return message
-                if not isinstance(message, m.Hello):
+                if not isinstance(message, Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
                 self.features = common_features((*FEATURES, LEARNING), message)
                 self.greeted.set()
-            elif isinstance(message, m.Ping):
+            elif isinstance(message, Ping):
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
-                self.post(m.Pong(message.number))
-            elif isinstance(message, m.Pong):
+                self.post(Pong(message.number))
+            elif isinstance(message, Pong):
                 sent_at_s = self._pings.pop(message.number)
                 if sent_at_s is not None:
                     sample_s = asyncio.get_running_loop().time() - sent_at_s
@@ -176,7 +175,7 @@ class Channel:
             else:
                 return message
 
-    async def _next_message(self) -> m.Message:
+    async def _next_message(self) -> Message:
         while not self._received:
             try:
                 async with asyncio.timeout(SILENCE_S):
@@ -212,7 +211,7 @@ class Channel:
     def _ping(self) -> None:
         number = draw_ping_number()
         self._pings.note(number, asyncio.get_running_loop().time())
-        self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
+        self.post(Ping(number, self.progress.steps, self.progress.prefill_tokens))
 
     async def _write_all(self) -> None:
         try:
@@ -239,7 +238,7 @@ class Channel:
 async def serve_channel(
     stream: Stream,
     protocol: str,
-    handle: Callable[[Channel, m.Message], None],
+    handle: Callable[[Channel, Message], None],
     *,
     on_end: Callable[[Channel, str], None] | None = None,
     progress: StepCounts | None = None,
@@ -256,7 +255,7 @@ async def serve_channel(
             reason = lost.reason
         except RemoteProtocolError as error:
             reason = str(error)
-            channel.post(m.Error(0, ErrorCode.MALFORMED, reason[:MAX_SENTENCE], None))
+            channel.post(Error(0, ErrorCode.MALFORMED, reason[:MAX_SENTENCE], None))
         finally:
             if on_end is not None:
                 on_end(channel, reason)

@@ -11,11 +11,15 @@ from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import FLOODED, Channel, StepCounts, serving_budget
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.audit import AskAudit
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import AskRecords, AskStatus
+from cosine_protocol.draft import Draft, Fragment
 from cosine_protocol.errors import ErrorCode, OlderPeer, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import features_of
+from cosine_protocol.fields import decode_body
 from cosine_protocol.request import Request
+from cosine_protocol.stream import Account, Error, features_of
+from cosine_protocol.stream import Final as FinalMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class Delivery:
 
     peer_id: str
     protocol: str
-    message: m.Message | None
-    body: m.Draft | m.Account | None = None
+    message: Message | None
+    body: Draft | Account | None = None
     lost: str | None = None
 
 
@@ -57,7 +61,7 @@ class PeerLink(Protocol):
 
     def unsubscribe(self, number: int) -> None: ...
 
-    def post(self, message: m.Message) -> bool: ...
+    def post(self, message: Message) -> bool: ...
 
 
 class PeerLinks(Protocol):
@@ -136,7 +140,7 @@ class Link:
         self._sinks.pop(number, None)
         self.channel.requests = len(self._sinks)
 
-    def post(self, message: m.Message) -> bool:
+    def post(self, message: Message) -> bool:
         """Send without waiting; False if the peer reads too slowly."""
         return self.channel.post(message)
 
@@ -144,7 +148,7 @@ class Link:
         await end_all([self._reader])
         await self.channel.__aexit__(None, None, None)
 
-    async def ask(self, question: m.AskRecords | m.AskStatus | m.AskAudit) -> m.Message:
+    async def ask(self, question: AskRecords | AskStatus | AskAudit) -> Message:
         """Send a question and return the answer. Raises `PeerLost`, and `PeerError` if the peer refuses."""
         delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 
@@ -162,7 +166,7 @@ class Link:
         match delivery.message:
             case None:
                 raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
-            case m.Error(code=code, message=message, retry_after_s=retry_after_s):
+            case Error(code=code, message=message, retry_after_s=retry_after_s):
                 raise PeerError(code, message, retry_after_s)
             case answer:
                 return answer
@@ -174,7 +178,7 @@ class Link:
                 message = await channel.receive()
                 body = _signed_body(message)
                 number = getattr(message if body is None else body, "number", 0)
-                if isinstance(message, m.Error) and number == 0:
+                if isinstance(message, Error) and number == 0:
                     if message.code == ErrorCode.NOT_ADMITTED:
                         raise PeerLost(channel.peer_id, f"it does not admit us: {message.message}")
                     raise RemoteProtocolError(message.message)
@@ -192,12 +196,12 @@ class Link:
                 sink(Delivery(channel.peer_id, channel.protocol, None, lost=reason))
 
 
-def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
+def _signed_body(message: Message) -> Draft | Account | None:
     match message:
-        case m.Fragment():
-            return decode_body(m.Draft, message.body)
-        case m.Final():
-            return decode_body(m.Account, message.body)
+        case Fragment():
+            return decode_body(Draft, message.body)
+        case FinalMessage():
+            return decode_body(Account, message.body)
     return None
 
 

@@ -12,10 +12,10 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import MAX_SENTENCE
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_p2p.trust.membership import Membership
-from cosine_protocol import limits
-from cosine_protocol import messages as m
-from cosine_protocol.codec import HEADER_BYTES, decode, encode, encode_frame, frame_at
+from cosine_protocol.codec import HEADER_BYTES, Message, decode, encode, encode_frame, frame_at
 from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtocolError
+from cosine_protocol.membership import MAX_REVOCATIONS_BYTES, Member, Revoked
+from cosine_protocol.stream import Error
 
 logger = logging.getLogger(__name__)
 
@@ -102,18 +102,18 @@ class PeerGate:
                 return GatedStream(stream, self, b"")
             told = await greeting.present(ours) if is_dialler else None
             theirs = await greeting.receive()
-            if isinstance(theirs, m.Error):
+            if isinstance(theirs, Error):
                 raise NotAMember(f"it does not admit us: {theirs.message}")
-            if not isinstance(theirs, m.Member):
+            if not isinstance(theirs, Member):
                 raise NotAMember("no certificate was shown")
             self.check(stream.peer_id, theirs.certificate)
             if told is None:
                 told = await greeting.present(ours)
             if theirs.revocations < told:
-                await greeting.send(m.Revoked(ours.revocations))
+                await greeting.send(Revoked(ours.revocations))
             elif theirs.revocations > told:
                 newer = await greeting.receive()
-                if not isinstance(newer, m.Revoked):
+                if not isinstance(newer, Revoked):
                     raise NotAMember("it did not send its list of revoked certificates")
                 ours.take_revocations(newer.revocations)
                 self.check_met(stream.peer_id)
@@ -155,7 +155,7 @@ async def refuse(stream: Stream, reason: str) -> None:
     try:
         message = f"this peer admits only members of its private swarm, and no denied peers: {reason}"
         async with asyncio.timeout(LINGER_S):
-            error = m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_SENTENCE], None)
+            error = Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_SENTENCE], None)
             await stream.write(encode_frame(encode(error)))
             while await stream.read():
                 pass
@@ -175,16 +175,16 @@ class _Greeting:
     async def present(self, membership: Membership) -> int:
         """Send our certificate, and return the sequence of our revocations."""
         told = membership.sequence
-        await self.send(m.Member(membership.certificate, told))
+        await self.send(Member(membership.certificate, told))
         return told
 
-    async def send(self, message: m.Member | m.Revoked) -> None:
+    async def send(self, message: Member | Revoked) -> None:
         await self._stream.write(encode_frame(encode(message)))
 
-    async def receive(self) -> m.Message:
+    async def receive(self) -> Message:
         """The next message. Raises `PeerLost`, and `RemoteProtocolError` for a malformed frame."""
         # The longest frame before the hello is a list of revoked certificates.
-        while (body := frame_at(self.rest, max_bytes=limits.MAX_REVOCATIONS_BYTES + 16)) is None:
+        while (body := frame_at(self.rest, max_bytes=MAX_REVOCATIONS_BYTES + 16)) is None:
             data = await self._stream.read()
             if not data:
                 raise PeerLost(self.peer_id, "the stream ended before it showed a membership")

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.trust.voices import Poll
-from cosine_protocol.messages import AuditVerdict
+from cosine_protocol.audit import AuditVerdict
 from cosine_protocol.numerics import GROUPED, LLAMA, QUANTISED, arithmetic_of, held_type_of, stored_type_of
 from cosine_protocol.request import Request, Sampling
 

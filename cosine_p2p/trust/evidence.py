@@ -9,10 +9,9 @@ from typing import Any, Final
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
 from cosine_p2p.trust.voices import Opinion, Poll
+from cosine_protocol.audit import AskAudit, Audited, AuditVerdict, open_claim, open_verdict
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
-from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
-from cosine_protocol.statements import open_claim, open_verdict
 
 MAX_PIECES: Final = 64  # Bounds the convictions that a client remembers; the oldest are forgotten first.
 MAX_FILE_BYTES: Final = 4 << 20  # Bounds the file: three of the longest streams, or 64 of some thousand tokens.

@@ -10,9 +10,11 @@ from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import Identity, public_key_of
-from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_REVOKED, MAX_SWARM_NAME_BYTES
 from cosine_protocol.membership import (
     CERTIFICATE_LINE,
+    MAX_CERTIFICATE_S,
+    MAX_REVOKED,
+    MAX_SWARM_NAME_BYTES,
     REVOCATIONS_LINE,
     as_line,
     read_certificate,

@@ -14,13 +14,13 @@ from cosine_protocol.errors import NotAMember, UsageError
 from cosine_protocol.membership import (
     CERTIFICATE_LINE,
     REVOCATIONS_LINE,
+    Certificate,
     as_line,
     check_certificate,
     from_line,
     read_certificate,
     read_revocations,
 )
-from cosine_protocol.messages import Certificate
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cosine_protocol.errors import CosineError
-from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.request import Sampling
+from cosine_protocol.verify import Likelihood
 
 if TYPE_CHECKING:
     # It needs numpy, and the command line of the light client reads the names of engines.

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from cosine_engine.base import Choice
-from cosine_protocol.limits import MAX_SCORE_GAP
+from cosine_protocol.audit import MAX_SCORE_GAP
 
 CANDIDATES: Final = 8
 """Candidates that are compared; a gap beyond them is large and need not be exact."""

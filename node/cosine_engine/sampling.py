@@ -14,9 +14,9 @@ from cosine_engine.constraints.grammars import GrammarTooComplex, Mask
 from cosine_engine.tree import SequenceTree
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import CosineError
-from cosine_protocol.likelihoods import Likelihood, TokenLikelihood, surprisal_of
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling, Shaping
+from cosine_protocol.verify import Likelihood, TokenLikelihood, surprisal_of
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

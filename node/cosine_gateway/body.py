@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from cosine_gateway.api_errors import ApiError, bad_value
-from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.fields import MAX_TOKEN_ID
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""

@@ -30,7 +30,7 @@ from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
-from cosine_protocol.limits import CACHE_SCOPE_BYTES, USER_BYTES
+from cosine_protocol.verify import CACHE_SCOPE_BYTES, USER_BYTES
 
 LOG = logging.getLogger(__name__)
 

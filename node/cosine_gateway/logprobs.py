@@ -7,7 +7,7 @@ from typing import Any, Final
 from cosine_gateway.api_errors import bad_value
 from cosine_gateway.body import Body, flag, whole_value
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
-from cosine_protocol.limits import MAX_TOP_LOGPROBS
+from cosine_protocol.request import MAX_TOP_LOGPROBS
 
 Json = dict[str, Any]
 UTF8: Final = getincrementaldecoder("utf-8")

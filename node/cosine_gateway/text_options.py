@@ -7,15 +7,8 @@ from cosine_gateway.body import Body, flag, real, text, token_ids, whole, whole_
 from cosine_gateway.constraints import read_constraint
 from cosine_p2p.request.options import TEXT_DEFAULTS, GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import (
-    MAX_BAD_WORDS,
-    MAX_BIAS,
-    MAX_BIASES,
-    MAX_EOS_TOKENS,
-    MAX_NEW_TOKENS,
-    MAX_TOKEN_ID,
-    MIN_TOP_P,
-)
+from cosine_protocol.fields import MAX_NEW_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.request import MAX_BAD_WORDS, MAX_BIAS, MAX_BIASES, MAX_EOS_TOKENS, MIN_TOP_P
 
 MAX_STOPS: Final = 64
 """OpenAI's API allows 4, other servers any number; the whole text is searched for each."""

@@ -30,7 +30,7 @@ from cosine_p2p.request.chat import RESERVED, Chat, Message, NamedTool, ToolChoi
 from cosine_p2p.request.options import GenerationOptions, Prompt, choice_seed
 from cosine_p2p.text.chat_template import REASONING
 from cosine_p2p.text.prompt import TEXT_PARTS
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
+from cosine_protocol.fields import MAX_PROMPT_TOKENS
 from cosine_protocol.request import MAX_SEED
 
 MAX_CHOICES: Final = 64

@@ -13,7 +13,7 @@ from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.prompt import encode_prompt, read_prompt, render
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
+from cosine_protocol.fields import MAX_PROMPT_TOKENS
 
 Json = dict[str, Any]
 Answer = Callable[[Body, TextTokenizer], Json]

@@ -1,89 +1,81 @@
-"""Messages as msgpack arrays `[tag, fields...]` in frames of a 4-byte big-endian length and the body. Sans-I/O."""
+"""The closed set of messages, and their frames. Sans-I/O.
+
+A frame is a 4-byte big-endian length and a msgpack array `[tag, fields...]`.
+"""
 
 import struct
-from typing import Any, TypeVar, cast
+from types import MappingProxyType
+from typing import Final, cast
 
-import msgpack
-
-from cosine_protocol import messages as m
+from cosine_protocol import audit, discover, draft, stage, verify, weights
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import pack_fields, unpack_fields
-from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
-from cosine_protocol.protocols import TAG_OF, TAGS
+from cosine_protocol.fields import MAX_FRAME_BYTES, encode_body, unpack_array, unpack_fields
+from cosine_protocol.stream import StreamMessage
 
-_BODY = TypeVar("_BODY")
+Message = (
+    StreamMessage
+    | verify.VerifyMessage
+    | draft.DraftMessage
+    | discover.DiscoverMessage
+    | discover.StatusMessage
+    | audit.AuditMessage
+    | stage.StageMessage
+    | weights.WeightsMessage
+)
+
+MESSAGES: Final = MappingProxyType(
+    {
+        verify.VERIFY: verify.MESSAGES,
+        draft.DRAFT: draft.MESSAGES,
+        discover.DISCOVER: discover.MESSAGES,
+        discover.STATUS: discover.STATUS_MESSAGES,
+        audit.AUDIT: audit.MESSAGES,
+        stage.STAGE: stage.MESSAGES,
+        weights.WEIGHTS: weights.MESSAGES,
+    }
+)
+"""The messages of each protocol by their tags. A tag never changes its meaning."""
+
+TAGS: Final[MappingProxyType[int, type]] = MappingProxyType(
+    dict(sorted({tag: cls for messages in MESSAGES.values() for tag, cls in messages.items()}.items()))
+)
+TAG_OF: Final = MappingProxyType({cls: tag for tag, cls in TAGS.items()})
+
 _LENGTH = struct.Struct(">I")
 HEADER_BYTES = _LENGTH.size  # The length before each frame's body.
 
 
-def encode(message: m.Message) -> bytes:
+def check_allowed(protocol: str, message: Message) -> None:
+    """Raises `MalformedMessage` for a message that does not belong on this protocol."""
+    if TAG_OF[type(message)] not in MESSAGES[protocol]:
+        raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
+
+
+def encode(message: Message) -> bytes:
     """The frame body of a message. Raises `LocalProtocolError` for a field out of bounds."""
-    return _packed(message, TAG_OF[type(message)])
+    return encode_body(message, TAG_OF[type(message)])
 
 
-def decode(data: bytes) -> m.Message:
-    """The message in a frame body. Raises `MalformedMessage`, whatever the bytes are."""
-    values = _unpack(data)
+def decode(data: bytes) -> Message:
+    """The message in a frame body. Raises only `MalformedMessage`, for any bytes."""
+    values = unpack_array(data)
     if not isinstance(values, list) or not values or type(values[0]) is not int:
         raise MalformedMessage("a message is an array that starts with a tag")
     cls = TAGS.get(values[0])
     if cls is None:
         raise MalformedMessage(f"unknown message tag {values[0]}")
-    return cast(m.Message, unpack_fields(cls, values[1:]))
-
-
-def encode_body(body: Any) -> bytes:
-    """The bytes of a signed body (`Draft`, `Account`, a record): an array of its fields."""
-    return _packed(body)
-
-
-def decode_body(cls: type[_BODY], data: bytes) -> _BODY:
-    """The inverse of `encode_body`; trailing fields are ignored. Raises `MalformedMessage`."""
-    return cast(_BODY, unpack_fields(cls, _unpack(data)))
-
-
-def _packed(value: Any, *tag: int) -> bytes:
-    name = type(value).__name__
-    try:
-        values = [*tag, *pack_fields(value)]
-    except MalformedMessage as error:
-        raise LocalProtocolError(f"{name}: {error}") from None
-    try:
-        return cast(bytes, msgpack.packb(values, use_bin_type=True))
-    except (OverflowError, TypeError, ValueError) as error:
-        raise LocalProtocolError(f"{name} cannot be encoded: {error}") from None
-
-
-def _unpack(data: bytes) -> object:
-    """Strict msgpack: bounded, no extension types, no maps with odd keys."""
-    try:
-        # Room for an array is made before its values are read, on a thousand levels: see first that they are there.
-        whole = msgpack.Unpacker(max_buffer_size=len(data))
-        whole.feed(data)
-        whole.skip()
-        return msgpack.unpackb(
-            data,
-            raw=False,
-            strict_map_key=True,
-            max_bin_len=MAX_FRAME_BYTES,
-            max_str_len=MAX_FRAME_BYTES,
-            max_array_len=MAX_PROMPT_TOKENS,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise MalformedMessage(f"not msgpack: {error or type(error).__name__}") from None
+    return cast(Message, unpack_fields(cls, values[1:]))
 
 
 def encode_frame(body: bytes) -> bytes:
-    """One frame around `body`. Raises `LocalProtocolError` past `MAX_FRAME_BYTES`."""
+    """One frame around `body`. Raises `LocalProtocolError` above `MAX_FRAME_BYTES`."""
     if len(body) > MAX_FRAME_BYTES:
         raise LocalProtocolError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
 def frame_at(buffer: bytes | bytearray, start: int = 0, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes | None:
-    """The body of the frame that begins at `start`, None while it is not all there. Raises `FrameTooLarge`."""
+    """The body of the frame that begins at `start`, None while it is incomplete. Raises `FrameTooLarge`."""
     if len(buffer) - start < HEADER_BYTES:
         return None
     (length,) = _LENGTH.unpack_from(buffer, start)
@@ -94,7 +86,7 @@ def frame_at(buffer: bytes | bytearray, start: int = 0, *, max_bytes: int = MAX_
 
 
 class FrameDecoder:
-    """Splits a byte stream into frames. Never buffers more than one frame and what came with it."""
+    """Splits a byte stream into frames. Buffers at most one frame and the data received with it."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from cosine_protocol.limits import DIGEST_BYTES
+from cosine_protocol.fields import DIGEST_BYTES
 from cosine_protocol.request import Constraint, Request, Sampling, Shaping
 
 # Plain names and formats: big-endian, as the request digest is defined in docs/protocol.md.

@@ -1,7 +1,10 @@
-"""Field kinds, which check the values of messages on encoding and decoding.
+"""Fields of messages: their kinds, the bounds that many share, and bodies as msgpack arrays of fields.
 
-A kind is in the `Annotated` type of a dataclass field, except for `bool` and dataclasses. Both directions raise
-`MalformedMessage`; the codec turns that of encoding into `LocalProtocolError`.
+A kind checks and converts a value in both directions, and raises `MalformedMessage`. It is in the `Annotated` type
+of a dataclass field, except for `bool` and dataclasses.
+
+A bound limits the memory and computation that a stranger can cause. The comment beside it says what honest peers
+need, usually less than half. Messages at their bounds fit into a frame. Raising a bound changes the wire.
 """
 
 import dataclasses
@@ -10,10 +13,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
 
-from cosine_protocol import limits
-from cosine_protocol.errors import MalformedMessage
+import msgpack
+
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+
+_BODY = TypeVar("_BODY")
+
+MAX_FRAME_BYTES: Final = 1 << 20  # Bounds memory, a frame a stream; an `Open` of the longest prompt fits.
+MAX_CHUNK_BYTES: Final = MAX_FRAME_BYTES // 4  # Lets other messages pass between two pieces.
+MAX_FILE_BYTES: Final = 64 << 20  # Bounds a download; a tokenizer.json has at most tens of MB.
+MAX_PROMPT_TOKENS: Final = 131_072  # The longest context of common open models, 128 Ki tokens.
+MAX_NEW_TOKENS: Final = MAX_PROMPT_TOKENS  # The same as for a prompt.
+MAX_TOKEN_ID: Final = (1 << 31) - 1  # Fits a signed 32-bit integer.
+MAX_REQUEST_NUMBER: Final = (1 << 53) - 1  # Integers up to this are exact as doubles.
+MAX_TEXT_BYTES: Final = 1024  # Bounds an error's sentence.
+MAX_NAME_BYTES: Final = 256  # Names of models, networks and cells; a Hugging Face id has up to 96 characters.
+MAX_PEER_ID_BYTES: Final = 64  # An Ed25519 peer id has 52 characters.
+MAX_ADDRESSES: Final = 16  # Enough for a host with several interfaces and a relay.
+MAX_RECORD_SKEW_S: Final = 60.0  # Clocks set by NTP differ by less than a second; others may differ more.
+DIGEST_BYTES: Final = 16  # BLAKE2b-128: a collision would take 2^64 hashes during one request.
+CONTENT_DIGEST_BYTES: Final = 32  # SHA-256.
+SIGNATURE_BYTES: Final = 64  # Ed25519 (RFC 8032).
 
 
 class Kind:
@@ -157,50 +179,27 @@ class Inline(Struct):
     """A nested dataclass whose fields are part of the outer one, `Added` ones at the end."""
 
 
-Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
-Position = Annotated[int, Whole(limits.MAX_NEW_TOKENS)]
-Digest = Annotated[bytes, exactly(limits.DIGEST_BYTES)]
-ContentDigest = Annotated[bytes, exactly(limits.CONTENT_DIGEST_BYTES)]
-Signature = Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
+Number = Annotated[int, Whole(MAX_REQUEST_NUMBER)]
+Position = Annotated[int, Whole(MAX_NEW_TOKENS)]
+Digest = Annotated[bytes, exactly(DIGEST_BYTES)]
+ContentDigest = Annotated[bytes, exactly(CONTENT_DIGEST_BYTES)]
+Signature = Annotated[bytes, exactly(SIGNATURE_BYTES)]
 Microseconds = Annotated[int, Whole(3_600_000_000)]
-Name = Annotated[str, Text(limits.MAX_NAME_BYTES)]
-PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
+Seconds = Annotated[float, Real(1e11)]
+Sentence = Annotated[str, Text(MAX_TEXT_BYTES)]
+Name = Annotated[str, Text(MAX_NAME_BYTES)]
+PeerId = Annotated[str, Text(MAX_PEER_ID_BYTES)]
+Addresses = Annotated[tuple[str, ...], Items(Text(MAX_NAME_BYTES), MAX_ADDRESSES)]
 
 
-class SignedBody(Protocol):
-    """A signed dataclass: the kind of its signature, and the maximum size of its encoding."""
-
-    KIND: ClassVar[str]
-    MAX_BYTES: ClassVar[int]
+def token_ids(high: int) -> Items:
+    """A list of at most `high` token ids."""
+    return Items(Whole(MAX_TOKEN_ID), high)
 
 
-BodyT = TypeVar("BodyT", bound=SignedBody)
-
-
-@dataclass(frozen=True, slots=True)
-class Signed(Generic[BodyT]):
-    """An encoded body with the signature of its author (`cosine_protocol.statements`)."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
-class SignedField(Struct):
-    """A `Signed` whose body decodes to `of`, within its maximum size."""
-
-    cls: type = dataclasses.field(default=Signed, init=False)
-    of: type[SignedBody]
-
-    def unpack(self, value: object) -> Any:
-        return self._bounded(Struct.unpack(self, value))
-
-    def pack(self, value: Any) -> object:
-        return Struct.pack(self, self._bounded(value))
-
-    def _bounded(self, signed: Signed[Any]) -> Signed[Any]:
-        Bytes(self.of.MAX_BYTES).unpack(signed.body)
-        return signed
+def peer_ids(high: int) -> Items:
+    """A list of at most `high` peer ids."""
+    return Items(Text(MAX_PEER_ID_BYTES), high)
 
 
 @cache
@@ -213,8 +212,6 @@ def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
 def _kind_of(hint: Any) -> Kind:
     if hint is bool:
         return Flag()
-    if get_origin(hint) is Signed:
-        return SignedField(get_args(hint)[0])
     if isinstance(hint, type):
         return Struct(hint)
     kind: Kind = hint.__metadata__[0]
@@ -255,22 +252,62 @@ def _build(cls: type, values: Iterator[object], added: Iterator[object]) -> Any:
 
 def pack_fields(message: Any) -> list[object]:
     """The wire values of a message's fields. Raises `MalformedMessage`."""
-    values, added = _packed(message)
+    values, added = _wire_values(message)
     while added and added[-1] is None:
         added.pop()
     return values + added
 
 
-def _packed(message: Any) -> tuple[list[object], list[object]]:
+def _wire_values(message: Any) -> tuple[list[object], list[object]]:
     values: list[object] = []
     added: list[object] = []
     cls: type = type(message)
     for name, kind in fields_of(cls):
         value = getattr(message, name)
         if isinstance(kind, Inline):
-            inner_values, inner_added = _packed(value)
+            inner_values, inner_added = _wire_values(value)
             values += inner_values
             added += inner_added
         else:
             (added if isinstance(kind, Added) else values).append(kind.pack(value))
     return values, added
+
+
+def encode_body(body: Any, *tag: int) -> bytes:
+    """The array of a tag, if given, and the fields of a dataclass. Raises `LocalProtocolError` out of bounds."""
+    name = type(body).__name__
+    try:
+        values = [*tag, *pack_fields(body)]
+    except MalformedMessage as error:
+        raise LocalProtocolError(f"{name}: {error}") from None
+    try:
+        return cast(bytes, msgpack.packb(values, use_bin_type=True))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise LocalProtocolError(f"{name} cannot be encoded: {error}") from None
+
+
+def decode_body(cls: type[_BODY], data: bytes) -> _BODY:
+    """The inverse of `encode_body`; trailing fields are ignored. Raises `MalformedMessage`."""
+    return cast(_BODY, unpack_fields(cls, unpack_array(data)))
+
+
+def unpack_array(data: bytes) -> object:
+    """Decode msgpack without extension types, maps and arrays over the bounds. Raises `MalformedMessage`."""
+    try:
+        # Arrays are allocated before their values are read, up to a thousand levels deep: check first that the
+        # values exist.
+        whole = msgpack.Unpacker(max_buffer_size=len(data))
+        whole.feed(data)
+        whole.skip()
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_bin_len=MAX_FRAME_BYTES,
+            max_str_len=MAX_FRAME_BYTES,
+            max_array_len=MAX_PROMPT_TOKENS,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"not msgpack: {error or type(error).__name__}") from None

@@ -1,51 +1,120 @@
-"""Certificates of private swarms for peers whose ids libp2p proves. Pure; times are Unix seconds."""
+"""Private swarms: certificates of members, lists of revoked ones, and their messages. Pure.
+
+libp2p proves a peer's id, a certificate its membership. Times are Unix seconds.
+"""
 
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, TypeVar
 
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.statements import check_signature, sign, unseal
+from cosine_protocol.fields import (
+    MAX_RECORD_SKEW_S,
+    Bytes,
+    Items,
+    Number,
+    PeerId,
+    Seconds,
+    Struct,
+    Text,
+    decode_body,
+    encode_body,
+)
+from cosine_protocol.identity import Identity, check_signature, sign, unseal
+
+MAX_SWARM_NAME_BYTES: Final = 64  # The display name of a private swarm.
+MAX_CERTIFICATE_BYTES: Final = 512  # Two peer ids, a name, a signature, and room for later fields.
+MAX_CERTIFICATE_S: Final = 31_622_400.0  # 366 days, which also bounds the life of revocations.
+MAX_REVOKED: Final = 1024  # Revoked members with unexpired certificates.
+MAX_REVOCATIONS_BYTES: Final = 128 * MAX_REVOKED  # Twice the size of peer ids with serial numbers.
 
 # Prefixes of lines with a certificate or list.
 CERTIFICATE_LINE: Final = "cosine-member:"
 REVOCATIONS_LINE: Final = "cosine-revoked:"
 
-_Body = TypeVar("_Body", m.Certificate, m.Revocations)
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A swarm's certificate for a member. `swarm` is its peer id; `serial` grows. Times are Unix seconds."""
+
+    KIND: ClassVar = "member"
+    MAX_BYTES: ClassVar = MAX_CERTIFICATE_BYTES
+
+    swarm: PeerId
+    name: Annotated[str, Text(MAX_SWARM_NAME_BYTES)]
+    member: PeerId
+    serial: Number
+    starts_at_s: Seconds
+    ends_at_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """Certificates of this member up to this serial number are revoked."""
+
+    member: PeerId
+    serial: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """All unexpired revocations of a swarm. The list with the highest sequence is valid."""
+
+    KIND: ClassVar = "revoked"
+    MAX_BYTES: ClassVar = MAX_REVOCATIONS_BYTES
+
+    swarm: PeerId
+    sequence: Number
+    revoked: Annotated[tuple[Revocation, ...], Items(Struct(Revocation), MAX_REVOKED)]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Sent before the hello between members: a signed `Certificate`, and the newest known sequence, or 0."""
+
+    certificate: Annotated[bytes, Bytes(MAX_CERTIFICATE_BYTES)]
+    revocations: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Sent after `Member` to a peer with an older list: encoded signed `Revocations`."""
+
+    revocations: Annotated[bytes, Bytes(MAX_REVOCATIONS_BYTES)]
+
+
+_Body = TypeVar("_Body", Certificate, Revocations)
 
 
 def sign_certificate(
     swarm: Identity, *, name: str, member: str, serial: int, starts_at_s: float, lifetime_s: float
 ) -> bytes:
-    """The encoded certificate that `member` belongs to `swarm`, for `MAX_CERTIFICATE_S` at most."""
+    """The encoded certificate that `member` belongs to `swarm`, valid for at most `MAX_CERTIFICATE_S`."""
     ends_at_s = starts_at_s + min(lifetime_s, MAX_CERTIFICATE_S)
-    certificate = m.Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s)
+    certificate = Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s)
     return encode_body(sign(swarm, certificate))
 
 
 def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
     """The encoded list of revocations. `serials` are the last revoked serial numbers by member."""
-    revoked = tuple(m.Revocation(member, serial) for member, serial in serials.items())
-    return encode_body(sign(swarm, m.Revocations(swarm.peer_id, sequence, revoked)))
+    revoked = tuple(Revocation(member, serial) for member, serial in serials.items())
+    return encode_body(sign(swarm, Revocations(swarm.peer_id, sequence, revoked)))
 
 
-def read_certificate(data: bytes) -> m.Certificate:
+def read_certificate(data: bytes) -> Certificate:
     """Decode a certificate and check its signature. Raises `NotAMember`."""
-    return _open(m.Certificate, data)
+    return _open(Certificate, data)
 
 
-def read_revocations(data: bytes) -> m.Revocations:
+def read_revocations(data: bytes) -> Revocations:
     """Decode a list and check its signature. Raises `NotAMember`."""
-    return _open(m.Revocations, data)
+    return _open(Revocations, data)
 
 
 def check_certificate(
-    certificate: m.Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
+    certificate: Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
 ) -> None:
     """Raises `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
 

@@ -3,16 +3,20 @@
 hivemind keeps the record that expires last. A record is `[body, signature]`; the signature covers the DHT key.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
+    DIGEST_BYTES,
+    MAX_NEW_TOKENS,
+    MAX_RECORD_SKEW_S,
+    MAX_TOKEN_ID,
     Added,
+    Addresses,
     Bytes,
     ContentDigest,
     Flag,
@@ -23,14 +27,30 @@ from cosine_protocol.fields import (
     Number,
     PeerId,
     Real,
+    Seconds,
     Struct,
     Text,
     Whole,
+    encode_body,
+    peer_ids,
+    token_ids,
 )
-from cosine_protocol.identity import Identity, public_key_of
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.stage_messages import LayerRange
-from cosine_protocol.statements import open_signed, sign, unseal
+from cosine_protocol.identity import Identity, open_signed, public_key_of, sign, unseal
+from cosine_protocol.membership import MAX_CERTIFICATE_BYTES
+from cosine_protocol.request import (
+    MAX_EOS_TOKENS,
+    MAX_REPETITION_PENALTY,
+    MAX_TEMPERATURE,
+    MIN_REPETITION_PENALTY,
+    MIN_TOP_P,
+)
+from cosine_protocol.stage import MAX_FEED_TOKENS, MAX_LAYERS, MAX_NAMED_STAGES, MAX_POOL_TOKENS, LayerRange
+
+MAX_RECORD_BYTES: Final = 4096  # Bounds the memory of a storing node for one owner of a cell.
+MAX_RECORD_TTL_S: Final = 900.0  # Bounds the time for which a lost node is still found.
+MAX_EXPERTISE: Final = 16  # Domains of one drafter. With 64 bytes each they take a quarter of a record.
+MAX_NOT_HONOURED: Final = 16  # Names of options; the longest ones take an eighth of a record.
+MAX_COORDINATE_US: Final = 5_000_000  # 5 s, far above the round-trip times at which drafts are useful.
 
 # Plain names, see docs/protocol.md, section 10.
 SCHEMA = 2
@@ -48,15 +68,13 @@ class GenerationDefaults:
     """The options in a target's generation config. None if unset; `not_honoured` are unsupported ones."""
 
     do_sample: bool = False
-    temperature: Annotated[float | None, Maybe(Real(limits.MAX_TEMPERATURE))] = None
-    top_k: Annotated[int | None, Maybe(Whole(limits.MAX_TOKEN_ID))] = None
-    top_p: Annotated[float | None, Maybe(Real(1.0, limits.MIN_TOP_P))] = None
+    temperature: Annotated[float | None, Maybe(Real(MAX_TEMPERATURE))] = None
+    top_k: Annotated[int | None, Maybe(Whole(MAX_TOKEN_ID))] = None
+    top_p: Annotated[float | None, Maybe(Real(1.0, MIN_TOP_P))] = None
     min_p: Annotated[float | None, Maybe(Real(1.0))] = None
-    repetition_penalty: Annotated[
-        float | None, Maybe(Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY))
-    ] = None
-    max_new_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_NEW_TOKENS, 1))] = None
-    not_honoured: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_NOT_HONOURED)] = ()
+    repetition_penalty: Annotated[float | None, Maybe(Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY))] = None
+    max_new_tokens: Annotated[int | None, Maybe(Whole(MAX_NEW_TOKENS, 1))] = None
+    not_honoured: Annotated[tuple[str, ...], Items(Text(64), MAX_NOT_HONOURED)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +83,35 @@ class TargetFacts:
 
     content_digest: ContentDigest
     tokenizer_digest: ContentDigest
-    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
 
     def digest(self) -> bytes:
         """The target digest: SHA-256 of a mark and the encoded facts (docs/protocol.md, section 10)."""
         return sha256(_FACTS_MARK + encode_body(self)).digest()
+
+
+_AXIS: Final = Whole(MAX_COORDINATE_US, -MAX_COORDINATE_US)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCoordinate:
+    """A peer's Vivaldi coordinate in microseconds of round-trip time (Dabek et al., SIGCOMM 2004, section 5.4).
+
+    height_us: The way from the machine to the well-connected part of the network.
+    error_permille: The recent relative error of estimates; 1000 is a guess.
+    """
+
+    x_us: Annotated[int, _AXIS]
+    y_us: Annotated[int, _AXIS]
+    z_us: Annotated[int, _AXIS]
+    height_us: Annotated[int, Whole(MAX_COORDINATE_US)]
+    error_permille: Annotated[int, Whole(1000)]
+
+    def rtt_s(self, other: "NetworkCoordinate") -> float:
+        """Estimated round-trip time to another peer, in seconds."""
+        apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
+        return (apart_us + (self.height_us + other.height_us)) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +122,13 @@ class StageOffer:
     available pool size.
     """
 
-    first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
-    end_layer: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
-    layers: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
-    wide_tokens: Annotated[int, Whole(limits.MAX_FEED_TOKENS, 1)]
+    first_layer: Annotated[int, Whole(MAX_LAYERS)]
+    end_layer: Annotated[int, Whole(MAX_LAYERS, 1)]
+    layers: Annotated[int, Whole(MAX_LAYERS, 1)]
+    wide_tokens: Annotated[int, Whole(MAX_FEED_TOKENS, 1)]
     wide_pass_us: Microseconds
     busy_permille: Annotated[int, Whole(1000)]
-    pool_tokens: Annotated[int, Whole(limits.MAX_POOL_TOKENS)]
+    pool_tokens: Annotated[int, Whole(MAX_POOL_TOKENS)]
 
     @property
     def held(self) -> LayerRange:
@@ -107,7 +148,7 @@ class NodeRecord:
     """
 
     KIND: ClassVar = "record"
-    MAX_BYTES: ClassVar = limits.MAX_RECORD_BYTES
+    MAX_BYTES: ClassVar = MAX_RECORD_BYTES
 
     schema: Annotated[int, Whole(255, 1)]
     peer_id: PeerId
@@ -118,26 +159,24 @@ class NodeRecord:
     tokenizer_digest: ContentDigest
     numerics: Name
     model: Name
-    expertise: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_EXPERTISE)]
+    expertise: Annotated[tuple[str, ...], Items(Text(64), MAX_EXPERTISE)]
     capacity_requests: Annotated[int, Whole(1 << 20)]
     load_requests: Annotated[int, Whole(1 << 20)]
     pass_us: Microseconds
     context_tokens: Annotated[int, Whole(1 << 30)]
-    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
-    addresses: Annotated[tuple[str, ...], Items(Text(limits.MAX_NAME_BYTES), limits.MAX_ADDRESSES)]
+    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
+    addresses: Addresses
     software: Name
     emulated: Name
     sequence: Number
-    issued_at_s: Annotated[float, Real(1e11)]
-    lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
+    issued_at_s: Seconds
+    lifetime_s: Annotated[float, Real(MAX_RECORD_TTL_S)]
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
-    certificate: Annotated[bytes | None, Added(Bytes(limits.MAX_CERTIFICATE_BYTES))] = None
+    certificate: Annotated[bytes | None, Added(Bytes(MAX_CERTIFICATE_BYTES))] = None
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
     stage: Annotated[StageOffer | None, Added(Struct(StageOffer))] = None
     learns: Annotated[bool | None, Added(Flag())] = None
-    stages: Annotated[
-        tuple[str, ...] | None, Added(Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_NAMED_STAGES))
-    ] = None
+    stages: Annotated[tuple[str, ...] | None, Added(peer_ids(MAX_NAMED_STAGES))] = None
     four_tokens_permille: Annotated[int | None, Added(Whole(100_000, 1))] = None
 
     @property
@@ -155,14 +194,14 @@ class NodeRecord:
 
 
 def _binding(key: str) -> bytes:
-    return sha256(key.encode()).digest()[: limits.DIGEST_BYTES]
+    return sha256(key.encode()).digest()[:DIGEST_BYTES]
 
 
 def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
     """The signed record for `key`. Raises `LocalProtocolError` if it is too long."""
     sealed = encode_body(sign(identity, record, digest=_binding(key)))
-    if len(sealed) > limits.MAX_RECORD_BYTES:
-        raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {limits.MAX_RECORD_BYTES}")
+    if len(sealed) > MAX_RECORD_BYTES:
+        raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {MAX_RECORD_BYTES}")
     return sealed
 
 
@@ -175,7 +214,7 @@ def open_record(data: bytes, *, key: str, owner: str, now_s: float) -> NodeRecor
 
 def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
     """Like `open_record`, without checking the time."""
-    if len(data) > limits.MAX_RECORD_BYTES:
+    if len(data) > MAX_RECORD_BYTES:
         raise MalformedMessage(f"a record of {len(data)} bytes is over the limit")
     record = open_signed(NodeRecord, unseal(NodeRecord, data), author=owner, digest=_binding(key))
     if record.schema != SCHEMA:
@@ -195,7 +234,7 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
 
 def check_times(record: NodeRecord, *, now_s: float) -> None:
     """Raise `MalformedMessage` for a future or expired record."""
-    if record.issued_at_s > now_s + limits.MAX_RECORD_SKEW_S:
+    if record.issued_at_s > now_s + MAX_RECORD_SKEW_S:
         raise MalformedMessage("the record was issued in the future; check the clocks")
     if record.expires_at_s < now_s:
         raise MalformedMessage("the record has expired")

@@ -6,9 +6,11 @@ from enum import IntEnum
 from numbers import Real as RealNumber
 from typing import Annotated, Final
 
-from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import (
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_TOKENS,
+    MAX_TOKEN_ID,
     Added,
     ContentDigest,
     Inline,
@@ -21,8 +23,22 @@ from cosine_protocol.fields import (
     Whole,
     exactly,
     fields_of,
+    token_ids,
 )
 
+MAX_TEMPERATURE: Final = 1e6  # Any distribution is nearly uniform.
+MIN_TOP_P: Final = 1e-9  # With 0 no token would remain.
+MIN_REPETITION_PENALTY: Final = 1e-6  # Scores are divided by it.
+MAX_REPETITION_PENALTY: Final = 1 / MIN_REPETITION_PENALTY  # The inverse of the minimum.
+MAX_PENALTY: Final = 2.0  # As in OpenAI's API.
+MAX_BIAS: Final = 100.0  # As in OpenAI's API: larger than differences of scores.
+MAX_BIASES: Final = 300  # As in OpenAI's API; they take 5 KB.
+MAX_BAD_WORDS: Final = 512  # With a few tokens each they take 10 KB.
+MAX_BAD_WORD_TOKENS: Final = 64  # A longer text is not a word.
+MAX_CONSTRAINT_BYTES: Final = 1 << 16  # Large JSON schemas of real tools have some 30 KB.
+MAX_EOS_TOKENS: Final = 64  # Models have a handful.
+MAX_TOP_LOGPROBS: Final = 20  # As in OpenAI's API.
+NONCE_BYTES: Final = 16  # 128 random bits never repeat.
 MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`noise.py`).
 
 
@@ -30,8 +46,8 @@ MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`no
 class TokenBias:
     """A number that is added to the score of a token."""
 
-    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
-    bias: Annotated[float, Real(limits.MAX_BIAS, -limits.MAX_BIAS)]
+    token: Annotated[int, Whole(MAX_TOKEN_ID)]
+    bias: Annotated[float, Real(MAX_BIAS, -MAX_BIAS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +59,15 @@ class Shaping:
     `held_back` before `min_tokens`. Raises `UsageError` for invalid values.
     """
 
-    presence_penalty: Annotated[float, Real(limits.MAX_PENALTY, -limits.MAX_PENALTY)] = 0.0
-    frequency_penalty: Annotated[float, Real(limits.MAX_PENALTY, -limits.MAX_PENALTY)] = 0.0
-    logit_bias: Annotated[tuple[TokenBias, ...], Items(Struct(TokenBias), limits.MAX_BIASES)] = ()
+    presence_penalty: Annotated[float, Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
+    frequency_penalty: Annotated[float, Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
+    logit_bias: Annotated[tuple[TokenBias, ...], Items(Struct(TokenBias), MAX_BIASES)] = ()
     bad_words: Annotated[
         tuple[tuple[int, ...], ...],
-        Items(Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_BAD_WORD_TOKENS), limits.MAX_BAD_WORDS),
+        Items(token_ids(MAX_BAD_WORD_TOKENS), MAX_BAD_WORDS),
     ] = ()
-    min_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS)] = 0
-    held_back: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)] = ()
+    min_tokens: Annotated[int, Whole(MAX_NEW_TOKENS)] = 0
+    held_back: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -82,17 +98,15 @@ class Constraint:
     """
 
     kind: Annotated[int, Whole(len(ConstraintKind), 1)]
-    text: Annotated[str, Text(limits.MAX_CONSTRAINT_BYTES)]
-    ends: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    text: Annotated[str, Text(MAX_CONSTRAINT_BYTES)]
+    ends: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
 
     def __post_init__(self) -> None:
         try:
             for name, kind in fields_of(Constraint):
                 kind.pack(getattr(self, name))
         except MalformedMessage:
-            raise UsageError(
-                f"A constraint must be a text of at most {limits.MAX_CONSTRAINT_BYTES} bytes."
-            ) from None
+            raise UsageError(f"A constraint must be a text of at most {MAX_CONSTRAINT_BYTES} bytes.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +117,11 @@ class Sampling:
     Raises `UsageError` for invalid values.
     """
 
-    temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)] = 0.0
-    top_k: Annotated[int, Whole(limits.MAX_TOKEN_ID)] = 0
-    top_p: Annotated[float, Real(1.0, limits.MIN_TOP_P)] = 1.0
+    temperature: Annotated[float, Real(MAX_TEMPERATURE)] = 0.0
+    top_k: Annotated[int, Whole(MAX_TOKEN_ID)] = 0
+    top_p: Annotated[float, Real(1.0, MIN_TOP_P)] = 1.0
     min_p: Annotated[float, Real(1.0)] = 0.0
-    repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)] = 1.0
+    repetition_penalty: Annotated[float, Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY)] = 1.0
     seed: Annotated[int, Whole(MAX_SEED)] = 0
     shaping: Annotated[Shaping | None, Added(Struct(Shaping))] = None
     constraint: Annotated[Constraint | None, Added(Struct(Constraint))] = None
@@ -137,19 +151,16 @@ def _check_fields(parameters: Shaping | Sampling) -> None:
 
 # The bounds in the types above as sentences.
 _BOUNDS: Final = {
-    **dict.fromkeys(
-        ("presence_penalty", "frequency_penalty"), f"lie between -{limits.MAX_PENALTY:g} and {limits.MAX_PENALTY:g}"
-    ),
-    "logit_bias": f"name at most {limits.MAX_BIASES} tokens, each with a bias from -{limits.MAX_BIAS:g} to "
-    f"{limits.MAX_BIAS:g}",
-    "bad_words": f"be at most {limits.MAX_BAD_WORDS} sequences of at most {limits.MAX_BAD_WORD_TOKENS} tokens",
-    "min_tokens": f"be a whole number from 0 to {limits.MAX_NEW_TOKENS}",
-    "held_back": f"be at most {limits.MAX_EOS_TOKENS} token ids",
-    "temperature": f"lie between 0 and {limits.MAX_TEMPERATURE:,.0f}",
-    "top_k": f"be a whole number from 0 (off) to {limits.MAX_TOKEN_ID}",
-    "top_p": f"lie between {limits.MIN_TOP_P:g} and 1",
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), f"lie between -{MAX_PENALTY:g} and {MAX_PENALTY:g}"),
+    "logit_bias": f"name at most {MAX_BIASES} tokens, each with a bias from -{MAX_BIAS:g} to {MAX_BIAS:g}",
+    "bad_words": f"be at most {MAX_BAD_WORDS} sequences of at most {MAX_BAD_WORD_TOKENS} tokens",
+    "min_tokens": f"be a whole number from 0 to {MAX_NEW_TOKENS}",
+    "held_back": f"be at most {MAX_EOS_TOKENS} token ids",
+    "temperature": f"lie between 0 and {MAX_TEMPERATURE:,.0f}",
+    "top_k": f"be a whole number from 0 (off) to {MAX_TOKEN_ID}",
+    "top_p": f"lie between {MIN_TOP_P:g} and 1",
     "min_p": "lie between 0 and 1",
-    "repetition_penalty": f"lie between {limits.MIN_REPETITION_PENALTY:g} and {limits.MAX_REPETITION_PENALTY:g}",
+    "repetition_penalty": f"lie between {MIN_REPETITION_PENALTY:g} and {MAX_REPETITION_PENALTY:g}",
     "seed": "be a whole number from 0 to 2**64 - 1",
 }
 
@@ -158,7 +169,7 @@ _BOUNDS: Final = {
 class AskedLogprobs:
     """Ask for the likelihood of each token (with `of_prompt` also of the prompt's) and the `top` likeliest."""
 
-    top: Annotated[int, Whole(limits.MAX_TOP_LOGPROBS)]
+    top: Annotated[int, Whole(MAX_TOP_LOGPROBS)]
     of_prompt: bool = False
 
 
@@ -169,12 +180,10 @@ class Request:
     target_digest: ContentDigest
     tokenizer_digest: ContentDigest
     numerics: Name
-    prompt: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PROMPT_TOKENS)] = field(
-        repr=False
-    )
+    prompt: Annotated[tuple[int, ...], token_ids(MAX_PROMPT_TOKENS)] = field(repr=False)
     sampling: Annotated[Sampling, Inline(Sampling)]
-    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
     client: PeerId
-    nonce: Annotated[bytes, exactly(limits.NONCE_BYTES)]
-    max_new_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+    nonce: Annotated[bytes, exactly(NONCE_BYTES)]
+    max_new_tokens: Annotated[int, Whole(MAX_NEW_TOKENS, 1)]
     logprobs: Annotated[AskedLogprobs | None, Added(Struct(AskedLogprobs))] = None

@@ -11,7 +11,7 @@ from cosine_p2p.directory.directory import Directory
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.trust.mandates import Mandates
-from cosine_protocol.protocols import STATUS
+from cosine_protocol.discover import STATUS
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 

@@ -10,9 +10,10 @@ import pytest
 from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel, serve_channel
-from cosine_protocol import messages as m
-from cosine_protocol.protocols import STATUS
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import STATUS, AskStatus
 from cosine_protocol.records import Role
+from cosine_protocol.stream import Error
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import TARGET
 from tests.scenes import in_virtual_time
@@ -30,9 +31,9 @@ async def silent(stream: Stream) -> None:
     await asyncio.sleep(100)
 
 
-def answering(reply: Callable[[m.AskStatus], m.Message]) -> StreamHandler:
-    def answer(channel: Channel, message: m.Message) -> None:
-        channel.post(reply(cast(m.AskStatus, message)))
+def answering(reply: Callable[[AskStatus], Message]) -> StreamHandler:
+    def answer(channel: Channel, message: Message) -> None:
+        channel.post(reply(cast(AskStatus, message)))
 
     return lambda stream: serve_channel(stream, STATUS, answer)
 
@@ -47,7 +48,7 @@ async def babbling(stream: Stream) -> None:
     [
         (None, "no such peer"),
         (silent, "no answer within 4 s"),
-        (answering(lambda asked: m.Error(asked.number, 7, "too busy to say", 1.0)), "too busy to say"),
+        (answering(lambda asked: Error(asked.number, 7, "too busy to say", 1.0)), "too busy to say"),
         (answering(lambda asked: asked), "it answered with AskStatus"),
         (babbling, "it broke the protocol"),
     ],

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from cosine_p2p import AsyncClient
 from cosine_p2p.transport.channel import AGENT
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode, encode_frame
+from cosine_protocol.codec import Message, encode, encode_frame
+from cosine_protocol.draft import DRAFT, Node, NodeBlock, Start
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.nodes import Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.stream import VERSION, Hello, Ping
+from cosine_protocol.verify import VERIFY, Open, Pacing, Tree
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.cosine_p2p.transport.full_nodes import plant
 
@@ -31,10 +31,10 @@ KEYS: Final = 8000
 FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_requests": 1000, "lifetime_s": 60.0}
 
 
-async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
+async def flood(client: AsyncClient, peer_id: str, protocol: str, message: Message) -> None:
     """Send the same message forever, over a new stream after each end."""
     frame = encode_frame(encode(message))
-    hello = encode_frame(encode(m.Hello(VERSION, (), AGENT)))
+    hello = encode_frame(encode(Hello(VERSION, (), AGENT)))
     while True:
         with suppress(PeerLost):
             stream = await client.swarm.transport.dial(peer_id, protocol)
@@ -48,14 +48,14 @@ async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
     request = (await client.start(task["prompt"])).request
     largest = replace(request, prompt=request.prompt[:1] * 128_000)
     nodes = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
-    floods: dict[str, list[m.Message]] = {
+    floods: dict[str, list[Message]] = {
         VERIFY: [
-            m.Ping(3, 1, 1),
-            m.Open(1, largest, (), m.Pacing.FREE, ()),
-            m.Open(1, replace(request, target_digest=bytes(32)), (), m.Pacing.FREE, ()),
-            m.Tree(1, bytes(16), 0, nodes, bytes(60)),
+            Ping(3, 1, 1),
+            Open(1, largest, (), Pacing.FREE, ()),
+            Open(1, replace(request, target_digest=bytes(32)), (), Pacing.FREE, ()),
+            Tree(1, bytes(16), 0, nodes, bytes(60)),
         ],
-        DRAFT: [m.Ping(3, 1, 1), m.Start(1, request, ())],
+        DRAFT: [Ping(3, 1, 1), Start(1, request, ())],
     }
     for role, protocol in ((Role.VERIFIER, VERIFY), (Role.DRAFTER, DRAFT)):
         record, *_ = await client.swarm.directory.find(role, TARGET)

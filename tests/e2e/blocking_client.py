@@ -15,8 +15,7 @@ from typing import Any
 
 from cosine_p2p import AsyncClient, Client, UsageError
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
-from cosine_protocol.protocols import STATUS
+from cosine_protocol.discover import STATUS, AskStatus, Status
 
 PROMPT = "The old lighthouse keeper opened the door and"
 ENDLESS_TOKENS = 400
@@ -59,9 +58,9 @@ def interrupted(client: Client, call: Callable[[], object]) -> None:
         stream = await client._client.swarm.transport.dial(verifier.peer_id, STATUS)
         async with Channel(stream, STATUS) as channel:
             while True:
-                channel.post(m.AskStatus(1))
+                channel.post(AskStatus(1))
                 status = await channel.receive()
-                assert isinstance(status, m.Status)
+                assert isinstance(status, Status)
                 if not status.requests:
                     return status.requests
 

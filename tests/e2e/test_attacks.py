@@ -20,9 +20,11 @@ from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import DISCOVER
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import DISCOVER, VERIFY
+from cosine_protocol.stream import Error
+from cosine_protocol.verify import VERIFY
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.conftest import Swarm
@@ -98,9 +100,9 @@ def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swar
 def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, tmp_path: Path) -> None:
     """Control sequences for clipboard and cursor are removed; the sentence is shown."""
 
-    def refuse(channel: Channel, message: m.Message) -> None:
+    def refuse(channel: Channel, message: Message) -> None:
         number = getattr(message, "number", 0)
-        channel.post(m.Error(number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
+        channel.post(Error(number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
 
     async def refuse_all(protocol: str, stream: Stream) -> None:
         await serve_channel(stream, protocol, refuse)

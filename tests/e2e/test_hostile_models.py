@@ -18,9 +18,8 @@ from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel
+from cosine_protocol.discover import DISCOVER, AskFile, FilePiece
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.messages import AskFile, FilePiece
-from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.text.test_tokenizer import word_level
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers

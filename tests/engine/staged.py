@@ -16,7 +16,7 @@ from cosine_engine.torch.load_self_test import find_way
 from cosine_engine.torch.loading import StoredBlocks, load_model
 from cosine_engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 
 def ranges(*ends: int) -> list[LayerRange]:

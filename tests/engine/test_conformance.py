@@ -17,8 +17,8 @@ from cosine_engine.torch import sampling as torch_sampling
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.vllm.loading import load_vllm
 from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.likelihoods import Likelihood, log_probability_of
 from cosine_protocol.request import Sampling, Shaping, TokenBias
+from cosine_protocol.verify import Likelihood, log_probability_of
 from tests.engine.engines import (
     ALL,
     ATTENTIONS,

@@ -23,14 +23,17 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body
+from cosine_protocol.codec import FrameDecoder, Message, decode, encode
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.discover import DISCOVER, FilePiece, Records
+from cosine_protocol.draft import DRAFT, Assign, Draft, Fragment, Start, Started
 from cosine_protocol.errors import CosineError, PeerLost
-from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
+from cosine_protocol.fields import decode_body, encode_body
+from cosine_protocol.identity import Identity, sign
 from cosine_protocol.records import seal_record
-from cosine_protocol.statements import sign
+from cosine_protocol.stream import Account, Hello
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Commit, Credit, Open, Opened, Report, Transcript, Tree
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.fuzz.mutation import mutated_session
 from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
@@ -58,7 +61,7 @@ class HostilePeer:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.tokens: list[int] = []
-        self.heard: list[m.Message] = []
+        self.heard: list[Message] = []
         self._stream: Stream | None = None
         self._decoder = FrameDecoder()
 
@@ -67,7 +70,7 @@ class HostilePeer:
         while data := await stream.read():
             for message in map(decode, self._decoder.feed(data)):
                 self.heard.append(message)
-                if isinstance(message, m.Open | m.Start):
+                if isinstance(message, Open | Start):
                     self.tokens = list(message.committed)
 
     async def say(self, data: bytes) -> None:
@@ -83,31 +86,31 @@ class HostilePeer:
 
 def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
     """Correct the values that a hostile peer can know: the request's number, its own account, a signature."""
-    if isinstance(message, m.Commit):
+    if isinstance(message, Commit):
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
         digest = roll_digest(D_0, peer.tokens)
-        transcript = m.Transcript(first, min(len(peer.tokens), 131_072), digest)
+        transcript = Transcript(first, min(len(peer.tokens), 131_072), digest)
         signed = sign(peer.identity, transcript, digest=D_0) if is_signed else None
         authors = bytes(author % 4 for author in message.authors[: len(message.tokens)]).ljust(
             len(message.tokens), b"\0"
         )
         return replace(message, number=NUMBER, position=position, digest=digest, authors=authors, transcript=signed)
-    if isinstance(message, m.Final):
-        account = decode_body(m.Account, message.body)
+    if isinstance(message, FinalMessage):
+        account = decode_body(Account, message.body)
         digest = roll_digest(D_0, peer.tokens)
         body = encode_body(replace(account, number=NUMBER, tokens=len(peer.tokens), digest=digest))
-        return m.Final(body, peer.sign("final", body))
-    if isinstance(message, m.Fragment | m.Credit):
-        draft = decode_body(m.Draft, message.body)
-        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree)]
+        return FinalMessage(body, peer.sign("final", body))
+    if isinstance(message, Fragment | Credit):
+        draft = decode_body(Draft, message.body)
+        told = [heard for heard in peer.heard if isinstance(heard, Assign | Open | Tree)]
         base = getattr(told[-1], "base", D_0) if told and is_signed else draft.base
         body = encode_body(replace(draft, number=NUMBER, base=base))
-        author = PEERS[2] if isinstance(message, m.Credit) else peer.identity
+        author = PEERS[2] if isinstance(message, Credit) else peer.identity
         signature = author.sign(kind="fragment", digest=D_0, body=body)
-        if isinstance(message, m.Fragment):
-            return m.Fragment(body, signature)
-        return m.Credit(NUMBER, 1 + (message.author % 3), body, signature)
+        if isinstance(message, Fragment):
+            return Fragment(body, signature)
+        return Credit(NUMBER, 1 + (message.author % 3), body, signature)
     return replace(message, number=NUMBER) if hasattr(message, "number") else message
 
 
@@ -178,11 +181,11 @@ async def _look_up(data: bytes) -> None:
     for how, sent in moves(data[1:]):
 
         def mend(message: Any, how: int = how) -> Any:
-            if isinstance(message, m.FilePiece):
+            if isinstance(message, FilePiece):
                 name = NAMES[(how >> PEER_BITS) % len(NAMES)]
                 piece = files.files.get(name, b"")
                 return replace(message, total_bytes=len(piece), data=piece)
-            if isinstance(message, m.Records):
+            if isinstance(message, Records):
                 record = record_of(PEERS[1], now_s=0.0)
                 return replace(message, records=(*message.records[:8], seal_record(record, PEERS[1], key="c")))
             return message
@@ -196,32 +199,32 @@ async def _look_up(data: bytes) -> None:
 
 
 def _session_seeds() -> list[bytes]:
-    hello = encode(message_of(m.Hello))
+    hello = encode(message_of(Hello))
     verifier, drafter = 0, 2 << PEER_BITS
-    opened, started = encode(message_of(m.Opened)), encode(message_of(m.Started))
-    commit, final = (encode(message_of(cls)) for cls in (m.Commit, m.Final))
-    fragment, credit, report = (encode(message_of(cls)) for cls in (m.Fragment, m.Credit, m.Report))
+    opened, started = encode(message_of(Opened)), encode(message_of(Started))
+    commit, final = (encode(message_of(cls)) for cls in (Commit, FinalMessage))
+    fragment, credit, report = (encode(message_of(cls)) for cls in (Fragment, Credit, Report))
     seeds = []
     for index in range(len(KINDS)):
         says = [(verifier, hello), (drafter, hello), (verifier | MENDED, opened), (drafter | MENDED | 8, started)]
         says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
         says += [(verifier | MENDED | SIGNED | 8, commit)] * 2 + [(verifier | MENDED, final)]
         seeds.append(bytes([index]) + script(*says))
-        says[1] = (drafter, encode(replace(message_of(m.Hello), features=("window",))))
+        says[1] = (drafter, encode(replace(message_of(Hello), features=("window",))))
         seeds.append(bytes([64 + (index - 64) % len(KINDS)]) + script(*says))
     says = [(verifier, hello), (verifier | MENDED, opened), (verifier | MENDED | 8, report)]
     says += [(verifier | MENDED | 8, credit), (verifier | MENDED | 8, commit), (verifier | MENDED, final)]
     for mark, features in ((128, ("mandate",)), (192, ("mandate", "window"))):
         cosine = mark + (len(KINDS) - 1 - mark) % len(KINDS)
-        said = encode(replace(message_of(m.Hello), features=features))
+        said = encode(replace(message_of(Hello), features=features))
         seeds.append(bytes([cosine]) + script((verifier, said), *says[1:]))
     return seeds
 
 
 def _look_up_seeds() -> list[bytes]:
-    hello, records, piece = (encode(message_of(cls)) for cls in (m.Hello, m.Records, m.FilePiece))
-    answers = [encode(replace(message_of(m.Records), number=number)) for number in (1, 2)]
-    pieces = [encode(replace(message_of(m.FilePiece), number=1 + index)) for index in range(len(NAMES))]
+    hello, records, piece = (encode(message_of(cls)) for cls in (Hello, Records, FilePiece))
+    answers = [encode(replace(message_of(Records), number=number)) for number in (1, 2)]
+    pieces = [encode(replace(message_of(FilePiece), number=1 + index)) for index in range(len(NAMES))]
     ways = [(MENDED | 8 | (index % 8) << PEER_BITS, sent) for index, sent in enumerate(pieces)]
     return [
         b"\0" + script((0, hello), *((MENDED, answer) for answer in answers)),

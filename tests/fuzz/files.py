@@ -45,8 +45,8 @@ from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.denied_peers import parse_denied
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import PromptRefused
-from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, pieces_root
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
+from cosine_protocol.weights import Manifest, ManifestPart, ManifestTensor, pieces_root
 from cosine_terminal.printing import json_safe
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer

@@ -28,13 +28,18 @@ from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_frame
+from cosine_protocol.audit import AskAudit
+from cosine_protocol.codec import FrameDecoder, Message, decode, encode, encode_frame
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.discover import AskFile, AskRecords, AskStatus
+from cosine_protocol.draft import Advance, Assign, Mandate, Release, Start
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.identity import Identity
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import Identity, sign
+from cosine_protocol.membership import Member, Revoked
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign
+from cosine_protocol.stream import Hello, Ping
+from cosine_protocol.verify import Cancel, Commit, Delegate, Open, Pacing, Revoke, Transcript, Tree
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.fuzz.target import moves, script
 from tests.fuzz.watching import stream_target
@@ -60,7 +65,7 @@ class HostileStream:
 
     def __init__(self, peer_id: str) -> None:
         self.peer_id = peer_id
-        self.heard: list[m.Message] = []
+        self.heard: list[Message] = []
         self._decoder = FrameDecoder()
         self._unread: deque[bytes] = deque()
         self._has_unread = asyncio.Event()
@@ -131,7 +136,7 @@ class _Caller:
 
     def mend(self, message: Any, stream: HostileStream) -> Any:
         match message:
-            case m.Open() | m.Start() | m.AskAudit():
+            case Open() | Start() | AskAudit():
                 # A request of this client for the service's target, within its vocabulary and context.
                 asked = replace(
                     message.request,
@@ -142,7 +147,7 @@ class _Caller:
                     prompt=tuple(token % self._vocab_tokens for token in message.request.prompt[:64]) or (1,),
                     max_new_tokens=1 + message.request.max_new_tokens % 256,
                 )
-                digest = message.d_0 if isinstance(message, m.Start) else None
+                digest = message.d_0 if isinstance(message, Start) else None
                 self._requests[stream.peer_id] = asked, digest or request_digest(asked)
                 message = replace(message, number=1 + message.number % 3, request=asked)
         if stream.peer_id not in self._requests:
@@ -150,28 +155,26 @@ class _Caller:
         _, d_0 = self._requests[stream.peer_id]
         identity = next(one for one in CALLERS if one.peer_id == stream.peer_id)
         match message:
-            case m.Open() | m.Start():
+            case Open() | Start():
                 tokens = tuple(token % self._vocab_tokens for token in message.committed[:8])
                 return replace(message, committed=tokens)
-            case m.AskAudit():
+            case AskAudit():
                 tokens = tuple(token % self._vocab_tokens for token in message.tokens[:64]) or (1,)
-                first = min(decode_body(m.Transcript, message.transcript.body).first, len(tokens) - 1)
-                signed = sign(identity, m.Transcript(first, len(tokens), roll_digest(d_0, tokens)), digest=d_0)
+                first = min(decode_body(Transcript, message.transcript.body).first, len(tokens) - 1)
+                signed = sign(identity, Transcript(first, len(tokens), roll_digest(d_0, tokens)), digest=d_0)
                 return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
-            case m.Delegate():
-                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
+            case Delegate():
+                mandate = Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
                 signed_mandate = sign(identity, mandate, digest=d_0)
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
-            case m.Tree() | m.Assign():
+            case Tree() | Assign():
                 # The end of the stream, as far as the caller has heard.
                 told = [
-                    (one.position + len(one.tokens), one.digest)
-                    for one in stream.heard
-                    if isinstance(one, m.Commit)
+                    (one.position + len(one.tokens), one.digest) for one in stream.heard if isinstance(one, Commit)
                 ]
                 position, digest = told[-1] if told else (0, d_0)
                 return replace(message, number=1 + message.number % 3, base=digest, position=position)
-            case m.Cancel() | m.Revoke() | m.Advance() | m.Release():
+            case Cancel() | Revoke() | Advance() | Release():
                 return replace(message, number=1 + message.number % 3)
         return message
 
@@ -228,7 +231,7 @@ async def _discover(data: bytes) -> None:
     service = DiscoverService(read_records, files, clock=lambda: NOW_S)
 
     def mend(message: Any, stream: HostileStream) -> Any:
-        return replace(message, tokenizer_digest=files.digest) if isinstance(message, m.AskFile) else message
+        return replace(message, tokenizer_digest=files.digest) if isinstance(message, AskFile) else message
 
     await play(data, service.handle, mend)
 
@@ -251,9 +254,9 @@ async def _admit(data: bytes) -> None:
 
     def mend(message: Any, stream: HostileStream) -> Any:
         match message:
-            case m.Member():
+            case Member():
                 return replace(message, certificate=swarm.admit(stream.peer_id))
-            case m.Revoked():
+            case Revoked():
                 return replace(
                     message, revocations=swarm.revoke(CALLERS[0].peer_id, sequence=len(stream.heard) + 1)
                 )
@@ -263,24 +266,24 @@ async def _admit(data: bytes) -> None:
 
 
 def _verify_seeds() -> list[bytes]:
-    hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
-    free = replace(message_of(m.Open), request=own, committed=())
-    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke)
-    plain = encode(replace(free, pacing=m.Pacing.PLAIN))
+    hello, own = encode(message_of(Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
+    free = replace(message_of(Open), request=own, committed=())
+    asked = (Tree, Delegate, Cancel, Revoke)
+    plain = encode(replace(free, pacing=Pacing.PLAIN))
     says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
     return [
         script((0, hello), (MENDED | 8, encode(free)), *says),
-        script((0, hello), (MENDED | 16, plain), *[(MENDED | 8, encode(message_of(m.Tree)))] * 3),
+        script((0, hello), (MENDED | 16, plain), *[(MENDED | 8, encode(message_of(Tree)))] * 3),
         script((1, hello), (MENDED | 1, encode(free)), (MENDED | 1, encode(free)), (2, encode_frame(hello)[:3])),
-        script((0, hello), (MENDED | 16, encode(message_of(m.AskAudit))), (0, encode(message_of(m.Ping)))),
+        script((0, hello), (MENDED | 16, encode(message_of(AskAudit))), (0, encode(message_of(Ping)))),
     ]
 
 
 def _draft_seeds() -> list[bytes]:
-    hello = encode(message_of(m.Hello))
-    asked = replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=())
+    hello = encode(message_of(Hello))
+    asked = replace(message_of(Start), request=request_of(CALLERS[0].peer_id), committed=())
     start, windowed = encode(asked), encode(replace(asked, d_0=bytes(16)))
-    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release)]
+    says = [(MENDED | 16, encode(message_of(cls))) for cls in (Assign, Advance, Release)]
     return [
         script((0, hello), (MENDED | 16, start), *says),
         script((1, hello), (MENDED | 1, start), (MENDED, start)),
@@ -289,15 +292,15 @@ def _draft_seeds() -> list[bytes]:
 
 
 def _other_seeds() -> list[bytes]:
-    hello = encode(message_of(m.Hello))
-    asked = (m.AskRecords, m.AskFile, m.AskStatus)
+    hello = encode(message_of(Hello))
+    asked = (AskRecords, AskFile, AskStatus)
     return [
         *(script((0, hello), (MENDED | 8, encode(message_of(cls)))) for cls in asked),
-        script((MENDED, encode(message_of(m.Member))), (MENDED, encode(message_of(m.Revoked))), (0, hello)),
+        script((MENDED, encode(message_of(Member))), (MENDED, encode(message_of(Revoked))), (0, hello)),
         script(
-            (MENDED, encode(replace(message_of(m.Member), revocations=0))),
+            (MENDED, encode(replace(message_of(Member), revocations=0))),
             (0, hello),
-            (0, encode(message_of(m.AskStatus))),
+            (0, encode(message_of(AskStatus))),
         ),
     ]
 

@@ -10,9 +10,8 @@ from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.stages.service import StageService
-from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
     Activations,
     FeedPart,
     FeedPass,
@@ -27,6 +26,7 @@ from cosine_protocol.stage_messages import (
     ReserveRoom,
     ReusePrefix,
 )
+from cosine_protocol.stream import Hello
 from tests.fuzz.serving import CALLERS, MENDED, SECOND, HostileStream, play
 from tests.fuzz.target import script
 from tests.fuzz.watching import stream_target
@@ -119,7 +119,7 @@ async def _serve(data: bytes) -> None:
 
 
 def seeds() -> list[bytes]:
-    hello = encode(message_of(m.Hello))
+    hello = encode(message_of(Hello))
     begun = [
         (0, hello),
         (SECOND, hello),

@@ -15,13 +15,20 @@ from cosine_node.weights.peer_source import PeerSource
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights, PlacedTensor
 from cosine_p2p.text.tensor_hashes import HashedTensor
-from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.errors import CosineError
 from cosine_protocol.identity import Identity
-from cosine_protocol.manifest import PIECE_BYTES, Manifest, ManifestPart, manifest_digest
-from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
-from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.stream import Error, Hello
+from cosine_protocol.weights import (
+    PIECE_BYTES,
+    WEIGHTS,
+    AskWeights,
+    Manifest,
+    ManifestPart,
+    WeightBytes,
+    WeightKind,
+    manifest_digest,
+)
 from tests.fuzz.asking import HostilePeer
 from tests.fuzz.serving import MENDED, WAITS_S, HostileStream, mended_bytes, play
 from tests.fuzz.target import moves, script
@@ -116,7 +123,7 @@ async def _fetch(data: bytes) -> None:
         asked = next((one for one in reversed(peer.heard) if isinstance(one, AskWeights)), None)
 
         def mend(message: Any, how: int = how, asked: AskWeights | None = asked) -> Any:
-            if asked is None or not isinstance(message, WeightBytes | m.Error):
+            if asked is None or not isinstance(message, WeightBytes | Error):
                 return message
             return _answer(asked) if how & TRUE else replace(message, number=asked.number)
 
@@ -132,18 +139,18 @@ async def _fetch(data: bytes) -> None:
 
 
 def _serve_seeds() -> list[bytes]:
-    hello, asked = encode(message_of(m.Hello)), message_of(AskWeights)
+    hello, asked = encode(message_of(Hello)), message_of(AskWeights)
     kinds = [encode(replace(asked, kind=kind, index=1, offset=0)) for kind in WeightKind]
     return [script((0, hello), *((MENDED | 8, one) for one in kinds)), script((0, hello), (0, kinds[0]))]
 
 
 def _fetch_seeds() -> list[bytes]:
-    hello, told = encode(message_of(m.Hello)), encode(message_of(WeightBytes))
+    hello, told = encode(message_of(Hello)), encode(message_of(WeightBytes))
     true = (MENDED | TRUE, told)
     return [
         script((0, hello), *[true] * 9),
         script((0, hello), true, (MENDED, told)),
-        script((0, hello), true, true, (MENDED, encode(m.Error(1, 23, "", None))), true),
+        script((0, hello), true, true, (MENDED, encode(Error(1, 23, "", None))), true),
     ]
 
 

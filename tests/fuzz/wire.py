@@ -23,18 +23,24 @@ from cosine_p2p.transport.full.questions import field, read_dial_back, read_iden
 from cosine_p2p.transport.reach import Findings, judge_reach
 from cosine_p2p.trust.audit_rule import accuses
 from cosine_p2p.trust.evidence import evidence_of_json
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
+from cosine_protocol.audit import AskAudit, Audited, AuditVerdict, open_claim, open_verdict
+from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
-from cosine_protocol.fields import Signed
-from cosine_protocol.identity import Identity, public_key_of
-from cosine_protocol.limits import DIGEST_BYTES
-from cosine_protocol.manifest import PIECE_BYTES, Manifest
-from cosine_protocol.membership import check_certificate, from_line, read_certificate, read_revocations
-from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.draft import Draft, Fragment, Mandate, NodeBlock, open_mandate
+from cosine_protocol.fields import DIGEST_BYTES, decode_body, encode_body
+from cosine_protocol.identity import Identity, Signed, public_key_of, unseal
+from cosine_protocol.membership import (
+    Certificate,
+    Revocations,
+    check_certificate,
+    from_line,
+    read_certificate,
+    read_revocations,
+)
 from cosine_protocol.records import NodeRecord, cell_key, open_record
 from cosine_protocol.request import Request
-from cosine_protocol.statements import open_claim, open_mandate, open_verdict, unseal
+from cosine_protocol.verify import Transcript, Tree
+from cosine_protocol.weights import PIECE_BYTES, Manifest
 from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
 from tests.fuzz.target import FuzzTarget, any_taken, moves, script
 from tests.protocol import vectors
@@ -128,7 +134,7 @@ def record_seeds() -> list[bytes]:
 def check_membership(data: bytes) -> None:
     kind, rest = data[0] if data else 0, data[1:]
     if kind & SIGNED and len(rest) < 400:
-        what = m.Certificate.KIND if kind & 2 else m.Revocations.KIND
+        what = Certificate.KIND if kind & 2 else Revocations.KIND
         signature = SWARM.sign(kind=what, digest=b"", body=rest)
         rest = encode_body(Signed(rest, signature))
     elif kind & 4:
@@ -143,14 +149,14 @@ def check_membership(data: bytes) -> None:
 def membership_seeds() -> list[bytes]:
     certificate = bytes.fromhex(vectors.read("certificate")["certificate"])
     revocations = bytes.fromhex(vectors.read("revocations")["revocations"])
-    signed = unseal(m.Certificate, certificate).body, unseal(m.Revocations, revocations).body
+    signed = unseal(Certificate, certificate).body, unseal(Revocations, revocations).body
     return [b"\2" + certificate, b"\0" + revocations, b"\3" + signed[0], b"\1" + signed[1], b"\6cosine-member:AAAA"]
 
 
 def check_mandate(data: bytes) -> None:
     """Any mandate that a client signs."""
     d_0 = request_digest(request_of())
-    signed: Signed[m.Mandate] = Signed(data, OTHER.sign(kind=m.Mandate.KIND, digest=d_0, body=data))
+    signed: Signed[Mandate] = Signed(data, OTHER.sign(kind=Mandate.KIND, digest=d_0, body=data))
     open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
 
 
@@ -159,21 +165,21 @@ def check_audit(data: bytes) -> None:
     steps = [*moves(data), (0, b""), (0, b"")]
     (how, asked), (how_answered, body) = steps[:2]
     claim = decode(asked)
-    if not isinstance(claim, m.AskAudit):
+    if not isinstance(claim, AskAudit):
         return
     d_0, body = request_digest(claim.request), body[:4096]
     if how & SIGNED:
-        signature = OWNER.sign(kind=m.Transcript.KIND, digest=d_0, body=claim.transcript.body)
+        signature = OWNER.sign(kind=Transcript.KIND, digest=d_0, body=claim.transcript.body)
         claim = replace(claim, author=OWNER.peer_id, transcript=Signed(claim.transcript.body, signature))
     open_claim(claim)
-    signature = OTHER.sign(kind=m.AuditVerdict.KIND, digest=d_0, body=body) if how_answered & SIGNED else bytes(64)
-    answer = m.Audited(claim.number, body, signature)
+    signature = OTHER.sign(kind=AuditVerdict.KIND, digest=d_0, body=body) if how_answered & SIGNED else bytes(64)
+    answer = Audited(claim.number, body, signature)
     accuses(open_verdict(answer, auditor=OTHER.peer_id, claim=claim), claim.request)
 
 
 def audit_seeds() -> list[bytes]:
-    claim, answer = message_of(m.AskAudit), message_of(m.Audited)
-    assert isinstance(decode_body(m.AuditVerdict, answer.body), m.AuditVerdict)
+    claim, answer = message_of(AskAudit), message_of(Audited)
+    assert isinstance(decode_body(AuditVerdict, answer.body), AuditVerdict)
     return [script((SIGNED, encode(claim)), (SIGNED, answer.body)), script((0, encode(claim)), (0, answer.body))]
 
 
@@ -183,7 +189,7 @@ def check_evidence(data: bytes) -> None:
 
 
 def evidence_seeds() -> list[bytes]:
-    claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (m.AskAudit, m.Audited))
+    claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (AskAudit, Audited))
     piece = {"claim": claim, "statements": [{"auditor": OTHER.peer_id, "answer": answer}]}
     others = [piece], [{"claim": claim, "statements": []}], [5, piece]
     return [json.dumps(each).encode() for each in others]
@@ -225,8 +231,8 @@ def check_tree(data: bytes) -> None:
         place = position if how & 2 or node is None else node.position + 1
         touched = tree.attach(base, place, nodes, [1 + how % 3] * len(nodes))
         known += [node.digest for node in touched][:8]
-        draft = m.Draft(1, 1, base, min(place, 131_072), nodes)
-        drafts.add(SignedDraft(1, m.Fragment(b"", bytes(64)), draft))
+        draft = Draft(1, 1, base, min(place, 131_072), nodes)
+        drafts.add(SignedDraft(1, Fragment(b"", bytes(64)), draft))
     walked = list(tree.walk())
     assert len(walked) == len(tree) <= MAX_LIVE_NODES
     for node in walked:
@@ -235,7 +241,7 @@ def check_tree(data: bytes) -> None:
 
 
 def tree_seeds() -> list[bytes]:
-    block = encode(message_of(m.Tree))
+    block = encode(message_of(Tree))
     return [
         script((1, block)),
         script((5, block), (0, b"\0\x0d"), (9, block), (3, block), (0, b"\0\1")),

@@ -14,8 +14,8 @@ from cosine_gateway.text_options import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_WORD
 from cosine_gateway.text_request import MAX_CHOICES, Parse, parse_chat, parse_completion
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.request.chat import Chat
-from cosine_protocol.limits import MAX_NEW_TOKENS, MIN_TOP_P
-from cosine_protocol.request import MAX_SEED
+from cosine_protocol.fields import MAX_NEW_TOKENS
+from cosine_protocol.request import MAX_SEED, MIN_TOP_P
 
 CHAT: Final[dict[str, Any]] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: Final[dict[str, Any]] = {"model": "m", "prompt": "hi"}

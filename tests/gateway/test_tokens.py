@@ -11,7 +11,7 @@ from cosine_gateway.tokens import described, fitted
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.tokenizer import BLOCKING_CHARACTERS, load_tokenizer
 from cosine_protocol.errors import PromptTooLong
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
+from cosine_protocol.fields import MAX_PROMPT_TOKENS
 from tests.gateway.gateways import MODEL, ChatLetters, Gateway, asked, in_gateway
 
 TOKENS = [17, 18, 19]

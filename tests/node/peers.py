@@ -12,7 +12,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request, Sampling
@@ -88,13 +88,13 @@ class Caller:
 
     peer_id: str
     channel: Channel
-    heard: list[m.Message] = field(default_factory=list)
+    heard: list[Message] = field(default_factory=list)
 
-    def post(self, *messages: m.Message) -> None:
+    def post(self, *messages: Message) -> None:
         for message in messages:
             assert self.channel.post(message)
 
-    async def next(self) -> m.Message:
+    async def next(self) -> Message:
         async with asyncio.timeout(TIMEOUT_S):
             message = await self.channel.receive()
         self.heard.append(message)
@@ -107,9 +107,9 @@ class Caller:
             if isinstance(message, kind) and number in (None, getattr(message, "number", None)):
                 return message
 
-    async def hear_for(self, seconds: float) -> list[m.Message]:
+    async def hear_for(self, seconds: float) -> list[Message]:
         """Everything heard in a span of time."""
-        heard: list[m.Message] = []
+        heard: list[Message] = []
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -181,7 +181,7 @@ async def is_lost(caller: Caller) -> bool:
         return False
 
 
-async def answers_of(handler: StreamHandler, protocol: str, *questions: m.Message) -> list[m.Message]:
+async def answers_of(handler: StreamHandler, protocol: str, *questions: Message) -> list[Message]:
     """What a service that answers each message with one answers on a stream."""
     network = MemoryNetwork()
     server, client = network.join("server"), network.join("client")

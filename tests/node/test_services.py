@@ -7,10 +7,14 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.codec import Message
+from cosine_protocol.draft import Busy, Release, Started
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.fields import decode_body
 from cosine_protocol.request import Request
+from cosine_protocol.stream import Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import Cancel, Opened
 from tests.node.drafter import test_service as drafter
 from tests.node.peers import Bench, Caller, SickEngine, is_lost, request_of
 from tests.node.verifier import test_service as verifier
@@ -25,13 +29,13 @@ class Kind:
 
     play: Callable[..., None]
     """Plays a scene at such a service; afterwards nothing may be left of any request."""
-    ask: Callable[..., m.Message]
+    ask: Callable[..., Message]
     """A request of a caller under a number, with changed fields if any."""
-    end: Callable[[int], m.Message]
+    end: Callable[[int], Message]
     """What ends a request."""
-    foreign: m.Message
+    foreign: Message
     """A message of another protocol."""
-    unexpected: m.Message
+    unexpected: Message
     """A message of its own protocol that clients do not send."""
 
 
@@ -43,16 +47,16 @@ def _request(caller: Caller, **changes: Any) -> Request:
 VERIFIER: Final = Kind(
     verifier.play,
     lambda caller, number, **changes: verifier.opening(_request(caller, **changes), number=number),
-    m.Cancel,
-    m.Release(1),
-    m.Opened(1, 1),
+    Cancel,
+    Release(1),
+    Opened(1, 1),
 )
 DRAFTER: Final = Kind(
     drafter.play,
     lambda caller, number, **changes: drafter.start(_request(caller, **changes), number=number),
-    m.Release,
-    m.Cancel(1),
-    m.Started(1, 0.5, 1),
+    Release,
+    Cancel(1),
+    Started(1, 0.5, 1),
 )
 KINDS: Final = {"verifier": VERIFIER, "drafter": DRAFTER}
 
@@ -90,8 +94,8 @@ async def test_a_request_that_its_client_ends_is_accounted_for_and_gone(
 ) -> None:
     await asked(kind, bench, caller, 1)
     caller.post(kind.end(1))
-    final = await caller.until(m.Final)
-    assert decode_body(m.Account, final.body).reason == m.FinishReason.CANCELLED
+    final = await caller.until(FinalMessage)
+    assert decode_body(Account, final.body).reason == FinishReason.CANCELLED
     assert bench.service.requests == 0
 
 
@@ -101,7 +105,7 @@ async def test_a_number_in_use_is_refused_and_the_first_request_goes_on(
 ) -> None:
     await asked(kind, bench, caller, 1)
     caller.post(kind.ask(caller, 1))
-    assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+    assert (await caller.until(Error, number=1)).code == ErrorCode.MALFORMED
     assert bench.service.requests == 1
 
 
@@ -111,14 +115,14 @@ async def test_an_unexpected_message_is_an_error_and_one_of_another_protocol_the
 ) -> None:
     await asked(kind, bench, caller, 1)
     caller.post(kind.unexpected)
-    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
+    assert (await caller.until(Error)).code == ErrorCode.MALFORMED
     assert bench.service.requests == 1
     caller.post(kind.foreign)
     assert await is_lost(caller)
 
 
-def is_refusal(message: m.Message, *, number: int) -> bool:
-    return isinstance(message, m.Busy | m.Error) and message.number == number
+def is_refusal(message: Message, *, number: int) -> bool:
+    return isinstance(message, Busy | Error) and message.number == number
 
 
 @pytest.mark.parametrize("wanted", [2, 100])
@@ -134,7 +138,7 @@ async def test_a_client_that_takes_all_places_gives_one_to_another(
     assert bench.service.requests == 2
     # Of those that were served the youngest is sent away, and may come again.
     [told] = [message for message in await greedy.hear_for(0.1) if is_refusal(message, number=2)]
-    assert isinstance(told, m.Busy | m.Error) and told.retry_after_s is not None
+    assert isinstance(told, Busy | Error) and told.retry_after_s is not None
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_protocol.identity import Identity
-from cosine_protocol.likelihoods import Likelihood, TokenLikelihood
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
+from cosine_protocol.records import SCHEMA, GenerationDefaults, NetworkCoordinate, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Request, Sampling
+from cosine_protocol.verify import Likelihood, TokenLikelihood
 
 # The Ed25519 key of the libp2p peer id specification.
 SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")

@@ -4,22 +4,25 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from cosine_protocol import messages as m
-from cosine_protocol.limits import MAX_COORDINATE_US
-from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
-from cosine_protocol.protocols import TAGS
-from cosine_protocol.records import NodeRecord, StageOffer
+from cosine_protocol.audit import AuditFinding, AuditVerdict
+from cosine_protocol.codec import TAGS
+from cosine_protocol.draft import Draft, Mandate
+from cosine_protocol.membership import Certificate, Revocations
+from cosine_protocol.records import MAX_COORDINATE_US, NetworkCoordinate, NodeRecord, StageOffer
+from cosine_protocol.stream import Account
+from cosine_protocol.verify import Transcript
+from cosine_protocol.weights import Manifest, ManifestPart, ManifestTensor
 
 BODIES: Final = (
-    *(m.Draft, m.Account, m.Mandate, m.Transcript),
-    *(m.Certificate, m.Revocations),
-    *(m.AuditFinding, m.AuditVerdict),
-    *(m.NetworkCoordinate, NodeRecord, StageOffer),
+    *(Draft, Account, Mandate, Transcript),
+    *(Certificate, Revocations),
+    *(AuditFinding, AuditVerdict),
+    *(NetworkCoordinate, NodeRecord, StageOffer),
     *(Manifest, ManifestPart, ManifestTensor),
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 
 _PLACES: Final = st.integers(-MAX_COORDINATE_US, MAX_COORDINATE_US)
 COORDINATES: Final = st.builds(
-    m.NetworkCoordinate, _PLACES, _PLACES, _PLACES, st.integers(0, MAX_COORDINATE_US), st.integers(0, 1000)
+    NetworkCoordinate, _PLACES, _PLACES, _PLACES, st.integers(0, MAX_COORDINATE_US), st.integers(0, 1000)
 )

@@ -12,12 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_protocol import limits
-from cosine_protocol import messages as m
-from cosine_protocol import stage_messages as s
-from cosine_protocol.codec import HEADER_BYTES, FrameDecoder, decode, encode, encode_frame
+from cosine_protocol.codec import (
+    HEADER_BYTES,
+    MESSAGES,
+    TAGS,
+    FrameDecoder,
+    check_allowed,
+    decode,
+    encode,
+    encode_frame,
+)
+from cosine_protocol.discover import AskStatus
+from cosine_protocol.draft import MAX_BLOCK_NODES, Mandate, NodeBlock
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
+    MAX_FRAME_BYTES,
+    MAX_PROMPT_TOKENS,
+    MAX_REQUEST_NUMBER,
+    MAX_TOKEN_ID,
     Added,
     Bytes,
     Flag,
@@ -25,19 +37,38 @@ from cosine_protocol.fields import (
     Kind,
     Maybe,
     Real,
-    Signed,
-    SignedField,
     Struct,
     Text,
     Whole,
     pack_fields,
     unpack_fields,
 )
-from cosine_protocol.limits import MAX_FRAME_BYTES
-from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
-from cosine_protocol.protocols import MESSAGES, TAGS, check_allowed
+from cosine_protocol.identity import Signed, SignedField
+from cosine_protocol.stage import (
+    MARGIN_BYTES,
+    MAX_ACTIVATION_BYTES,
+    MAX_FEED_CHOICES,
+    MAX_FEED_ROWS,
+    MAX_FEED_TOKENS,
+    MAX_NAMED_NODES,
+    MAX_PART_BYTES,
+    MAX_PROBE_PARTS,
+    PROJECTION_BYTES,
+    PROJECTIONS,
+    Activations,
+    FedRow,
+    FeedPass,
+    PartTrace,
+    Probed,
+    PruneNodes,
+    Results,
+    ReusePrefix,
+    RowAnswer,
+    TokenEstimate,
+)
+from cosine_protocol.stream import Error, Hello, Ping, Pong
 
-LONG = bytes(m.Mandate.MAX_BYTES + 1)
+LONG = bytes(Mandate.MAX_BYTES + 1)
 
 
 def siblings(size: int) -> NodeBlock:
@@ -54,8 +85,8 @@ def siblings(size: int) -> NodeBlock:
         (Text(4), ("", "abcd", "éé"), ("abcde", "ééa", "\ud800", b"a")),
         (Items(Whole(9), 2), ((), (9, 9)), ((9, 9, 9), (10,))),
         (Maybe(Whole(9)), (None, 9), (10, "9")),
-        (Struct(m.AskStatus), (m.AskStatus(5),), (m.AskStatus(-1),)),
-        (SignedField(m.Mandate), (Signed(b"", bytes(64)),), (Signed(b"", bytes(63)), Signed(LONG, bytes(64)))),
+        (Struct(AskStatus), (AskStatus(5),), (AskStatus(-1),)),
+        (SignedField(Mandate), (Signed(b"", bytes(64)),), (Signed(b"", bytes(63)), Signed(LONG, bytes(64)))),
         (Struct(NodeBlock), (siblings(MAX_BLOCK_NODES),), (siblings(MAX_BLOCK_NODES + 1),)),
     ],
     ids=lambda value: type(value).__name__,
@@ -76,7 +107,7 @@ def test_a_kind_of_field_takes_what_lies_within_its_bounds_and_nothing_else_both
 
 def test_a_value_out_of_bounds_is_our_own_error_where_it_is_sent() -> None:
     with pytest.raises(LocalProtocolError, match=r"^AskStatus: "):
-        encode(m.AskStatus(-1))
+        encode(AskStatus(-1))
 
 
 @pytest.mark.parametrize(
@@ -136,22 +167,22 @@ def test_an_added_field_may_be_absent_and_is_as_strict_as_others_once_it_is_ther
 
 
 def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
-    most, names = limits.MAX_REQUEST_NUMBER, limits.MAX_FEED_TOKENS
-    tokens = (limits.MAX_TOKEN_ID,) * names
-    first = s.FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
-    rows = (first, *[s.FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (limits.MAX_FEED_ROWS - 1))
-    estimates = (s.TokenEstimate(limits.MAX_TOKEN_ID, 0.5),) * (limits.MAX_FEED_CHOICES // names - 1)
-    answer = s.RowAnswer(0, tokens, bytes(limits.MARGIN_BYTES * names), (estimates,) * names, 2.5)
-    answers = (answer, *[s.RowAnswer(0, (), b"", (), 2.5)] * (limits.MAX_FEED_ROWS - 1))
-    projections = bytes(limits.PROJECTIONS * limits.PROJECTION_BYTES * names)
-    trace = s.PartTrace(projections, projections)
+    most, names = MAX_REQUEST_NUMBER, MAX_FEED_TOKENS
+    tokens = (MAX_TOKEN_ID,) * names
+    first = FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
+    rows = (first, *[FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (MAX_FEED_ROWS - 1))
+    estimates = (TokenEstimate(MAX_TOKEN_ID, 0.5),) * (MAX_FEED_CHOICES // names - 1)
+    answer = RowAnswer(0, tokens, bytes(MARGIN_BYTES * names), (estimates,) * names, 2.5)
+    answers = (answer, *[RowAnswer(0, (), b"", (), 2.5)] * (MAX_FEED_ROWS - 1))
+    projections = bytes(PROJECTIONS * PROJECTION_BYTES * names)
+    trace = PartTrace(projections, projections)
     for message in (
-        s.FeedPass(most, rows, limits.MAX_ACTIVATION_BYTES),
-        s.Activations(bytes(limits.MAX_PART_BYTES)),
-        s.Results(most, answers),
-        s.Probed((trace, *[s.PartTrace(b"", b"")] * (limits.MAX_PROBE_PARTS - 1))),
-        s.PruneNodes(most, (most,) * limits.MAX_NAMED_NODES),
-        s.ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
+        FeedPass(most, rows, MAX_ACTIVATION_BYTES),
+        Activations(bytes(MAX_PART_BYTES)),
+        Results(most, answers),
+        Probed((trace, *[PartTrace(b"", b"")] * (MAX_PROBE_PARTS - 1))),
+        PruneNodes(most, (most,) * MAX_NAMED_NODES),
+        ReusePrefix(most, (MAX_TOKEN_ID,) * MAX_PROMPT_TOKENS),
     ):
         assert decode(encode_frame(encode(message))[HEADER_BYTES:]) == message
 
@@ -200,7 +231,7 @@ def test_the_buffer_never_holds_more_than_one_frame() -> None:
 def test_a_message_passes_exactly_where_it_belongs(protocol: str) -> None:
     assert re.fullmatch(r"/cosine/[a-z]+/[12]\.0\.0", protocol)
     carried = set(MESSAGES[protocol].values())
-    assert {m.Hello, m.Ping, m.Pong, m.Error} <= carried
+    assert {Hello, Ping, Pong, Error} <= carried
     for cls in TAGS.values():
         message: Any = object.__new__(cls)
         if cls in carried:

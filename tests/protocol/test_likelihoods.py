@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AskAudit, open_claim
 from cosine_protocol.codec import encode
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import MalformedMessage, UsageError
-from cosine_protocol.fields import Signed
-from cosine_protocol.likelihoods import (
+from cosine_protocol.fields import MAX_TOKEN_ID
+from cosine_protocol.identity import Signed, sign
+from cosine_protocol.request import MAX_TOP_LOGPROBS, AskedLogprobs
+from cosine_protocol.verify import (
+    MAX_SURPRISAL,
     Likelihood,
     TokenLikelihood,
+    Transcript,
     check_likelihood,
     check_room,
     surprisal_of,
     told_digest,
 )
-from cosine_protocol.request import AskedLogprobs
-from cosine_protocol.statements import open_claim, sign
 from tests.protocol.samples import LIKELIHOODS, OWNER, request_of
 
 
@@ -33,13 +34,13 @@ def told_of(probability: float, *top: tuple[int, float]) -> Likelihood:
 
 
 def test_what_is_impossible_has_the_highest_surprisal_and_rounding_makes_nothing_likelier_than_certain() -> None:
-    assert surprisal_of(-math.inf) == surprisal_of(-1e9) == limits.MAX_SURPRISAL
+    assert surprisal_of(-math.inf) == surprisal_of(-1e9) == MAX_SURPRISAL
     assert surprisal_of(1e-7) == 0
 
 
 @given(
     scores=st.lists(st.floats(-60.0, 0.0), min_size=2, max_size=60),
-    top=st.integers(0, limits.MAX_TOP_LOGPROBS),
+    top=st.integers(0, MAX_TOP_LOGPROBS),
     data=st.data(),
 )
 def test_what_an_honest_verifier_tells_is_taken(scores: list[float], top: int, data: st.DataObject) -> None:
@@ -67,7 +68,7 @@ def test_what_cannot_be_is_refused(told: Likelihood, why: str) -> None:
 
 
 @pytest.mark.parametrize("of_prompt", [False, True])
-@pytest.mark.parametrize("top", [0, limits.MAX_TOP_LOGPROBS])
+@pytest.mark.parametrize("top", [0, MAX_TOP_LOGPROBS])
 def test_the_audit_of_all_that_may_be_told_fits_a_frame(top: int, of_prompt: bool) -> None:
     def fits(tokens: int) -> bool:
         try:
@@ -77,19 +78,19 @@ def test_the_audit_of_all_that_may_be_told_fits_a_frame(top: int, of_prompt: boo
         return True
 
     most = max(tokens for tokens in range(0, 100_000, 100) if fits(tokens))
-    token = limits.MAX_TOKEN_ID
-    told = Likelihood(limits.MAX_SURPRISAL, (TokenLikelihood(token, limits.MAX_SURPRISAL),) * top)
+    token = MAX_TOKEN_ID
+    told = Likelihood(MAX_SURPRISAL, (TokenLikelihood(token, MAX_SURPRISAL),) * top)
     request = request_of(prompt=(token,) * most, max_new_tokens=most, logprobs=AskedLogprobs(top, of_prompt))
-    transcript: Signed[m.Transcript] = Signed(bytes(64), bytes(64))
-    encode(m.AskAudit(1, request, (token,) * most, OWNER.peer_id, transcript, (told,) * (most * (1 + of_prompt))))
+    transcript: Signed[Transcript] = Signed(bytes(64), bytes(64))
+    encode(AskAudit(1, request, (token,) * most, OWNER.peer_id, transcript, (told,) * (most * (1 + of_prompt))))
 
 
 def test_a_claim_holds_for_exactly_the_likelihoods_that_were_signed() -> None:
     request = request_of(logprobs=AskedLogprobs(2))
     d_0, tokens = request_digest(request), (3, 5)
-    transcript = m.Transcript(0, 2, roll_digest(d_0, tokens), told_digest(LIKELIHOODS))
+    transcript = Transcript(0, 2, roll_digest(d_0, tokens), told_digest(LIKELIHOODS))
     signed = sign(OWNER, transcript, digest=d_0)
-    assert open_claim(m.AskAudit(1, request, tokens, OWNER.peer_id, signed, LIKELIHOODS)) == transcript
+    assert open_claim(AskAudit(1, request, tokens, OWNER.peer_id, signed, LIKELIHOODS)) == transcript
     for other in (None, LIKELIHOODS[:1], LIKELIHOODS[::-1], ()):
         with pytest.raises(MalformedMessage):
-            open_claim(m.AskAudit(1, request, tokens, OWNER.peer_id, signed, other))
+            open_claim(AskAudit(1, request, tokens, OWNER.peer_id, signed, other))

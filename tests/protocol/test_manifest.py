@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, manifest_digest
+from cosine_protocol.fields import encode_body
+from cosine_protocol.weights import (
+    MAX_MANIFEST_BYTES,
+    MAX_TENSORS,
+    Manifest,
+    ManifestPart,
+    ManifestTensor,
+    manifest_digest,
+)
 
 PART = ManifestPart("config.json", 2, bytes(32))
 TENSOR = ManifestTensor("a", "BF16", (3, 4), 24, bytes(32))
@@ -47,8 +53,8 @@ def test_every_row_is_in_the_digest() -> None:
         encode_body(replace(MANIFEST, tensors=(TENSOR, TENSOR))),
         encode_body(replace(MANIFEST, parts=(PART, PART))),
         # An array that claims more rows than a model may have.
-        b"\x92\x90\xdd" + (limits.MAX_TENSORS + 1).to_bytes(4) + b"\x90" * (limits.MAX_TENSORS + 1),
-        bytes(limits.MAX_MANIFEST_BYTES + 1),
+        b"\x92\x90\xdd" + (MAX_TENSORS + 1).to_bytes(4) + b"\x90" * (MAX_TENSORS + 1),
+        bytes(MAX_MANIFEST_BYTES + 1),
     ],
     ids=lambda data: data[:8].hex() or "empty",
 )

@@ -9,14 +9,28 @@ import msgpack
 import pytest
 from hypothesis import given
 
-from cosine_protocol import limits
-from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import Signed, pack_fields
-from cosine_protocol.identity import Identity
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import NodeRecord, Role, cell_key, open_record, seal_record
-from cosine_protocol.statements import unseal
+from cosine_protocol.fields import (
+    DIGEST_BYTES,
+    MAX_NAME_BYTES,
+    MAX_RECORD_SKEW_S,
+    SIGNATURE_BYTES,
+    decode_body,
+    encode_body,
+    pack_fields,
+)
+from cosine_protocol.identity import Identity, Signed, unseal
+from cosine_protocol.records import (
+    MAX_COORDINATE_US,
+    MAX_RECORD_BYTES,
+    MAX_RECORD_TTL_S,
+    NetworkCoordinate,
+    NodeRecord,
+    Role,
+    cell_key,
+    open_record,
+    seal_record,
+)
 from tests.protocol.samples import (
     COORDINATE,
     GENERATION_DEFAULTS,
@@ -42,13 +56,13 @@ def _open(data: bytes, **changes: Any) -> NodeRecord:
 
 
 def _signed(body: bytes) -> Signed[NodeRecord]:
-    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
+    binding = sha256(KEY.encode()).digest()[:DIGEST_BYTES]
     return Signed(body, OWNER.sign(kind="record", digest=binding, body=body))
 
 
 def test_a_sealed_record_opens_as_it_was_from_a_minute_early_to_its_expiry() -> None:
     data = _sealed(record_of())
-    for now_s in (NOW_S - limits.MAX_RECORD_SKEW_S, NOW_S, NOW_S + LIFETIME_S):
+    for now_s in (NOW_S - MAX_RECORD_SKEW_S, NOW_S, NOW_S + LIFETIME_S):
         assert _open(data, now_s=now_s) == record_of()
     assert record_of().expires_at_s == NOW_S + LIFETIME_S
     signed = unseal(NodeRecord, data)
@@ -66,7 +80,7 @@ def test_a_sealed_record_opens_as_it_was_from_a_minute_early_to_its_expiry() -> 
         (_sealed(record_of(peer_id=OTHER.peer_id)), {}, BadSignature, "another peer"),
         (_sealed(record_of(schema=3)), {}, MalformedMessage, "schema 3"),
         (_sealed(record_of(role="king")), {}, MalformedMessage, "unknown role"),
-        (_sealed(record_of()) + bytes(limits.MAX_RECORD_BYTES), {}, MalformedMessage, "over the limit"),
+        (_sealed(record_of()) + bytes(MAX_RECORD_BYTES), {}, MalformedMessage, "over the limit"),
     ],
 )
 def test_a_record_of_another_time_signer_key_or_kind_is_refused(
@@ -78,14 +92,14 @@ def test_a_record_of_another_time_signer_key_or_kind_is_refused(
 
 def test_a_record_its_readers_would_refuse_is_not_sealed() -> None:
     with pytest.raises(LocalProtocolError, match=r"from 0\.0 to 900\.0"):
-        _sealed(record_of(lifetime_s=limits.MAX_RECORD_TTL_S + 1))
-    addresses = ("x" * limits.MAX_NAME_BYTES,) * 14
+        _sealed(record_of(lifetime_s=MAX_RECORD_TTL_S + 1))
+    addresses = ("x" * MAX_NAME_BYTES,) * 14
     # An array of two, the header of the body, the signature with its own.
-    largest = limits.MAX_RECORD_BYTES - (1 + 3 + 2 + limits.SIGNATURE_BYTES)
-    records = [record_of(addresses=addresses, model="x" * padding) for padding in range(limits.MAX_NAME_BYTES)]
+    largest = MAX_RECORD_BYTES - (1 + 3 + 2 + SIGNATURE_BYTES)
+    records = [record_of(addresses=addresses, model="x" * padding) for padding in range(MAX_NAME_BYTES)]
     by_size = {len(encode_body(record)): record for record in records}
     data = _sealed(by_size[largest])
-    assert len(data) == limits.MAX_RECORD_BYTES and _open(data).model
+    assert len(data) == MAX_RECORD_BYTES and _open(data).model
     with pytest.raises(LocalProtocolError, match="over the limit"):
         _sealed(by_size[largest + 1])
 
@@ -113,7 +127,7 @@ def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
         ("generation_defaults", {"temperature": math.nan}),
         ("generation_defaults", {"do_sample": 1}),
         ("coordinate", {"x_us": math.nan}),
-        ("coordinate", {"z_us": limits.MAX_COORDINATE_US + 1}),
+        ("coordinate", {"z_us": MAX_COORDINATE_US + 1}),
     ],
     ids=str,
 )

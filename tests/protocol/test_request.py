@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_protocol import limits
-from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
+from cosine_protocol.fields import DIGEST_BYTES, MAX_NEW_TOKENS, MAX_TOKEN_ID, decode_body, encode_body
 from cosine_protocol.request import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_REPETITION_PENALTY,
     MAX_SEED,
+    MAX_TEMPERATURE,
+    MIN_REPETITION_PENALTY,
+    MIN_TOP_P,
     AskedLogprobs,
     Constraint,
     ConstraintKind,
@@ -96,26 +101,26 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
 @pytest.mark.parametrize(
     ("name", "accepted", "refused"),
     [
-        ("temperature", (0, limits.MAX_TEMPERATURE), (-0.1, limits.MAX_TEMPERATURE * 2, HUGE)),
+        ("temperature", (0, MAX_TEMPERATURE), (-0.1, MAX_TEMPERATURE * 2, HUGE)),
         ("top_k", (0, MAX_TOKEN_ID), (-1, 2.5, MAX_TOKEN_ID + 1)),
-        ("top_p", (limits.MIN_TOP_P, 1), (0.0, -1.0, 1.1, math.nan, math.inf)),
+        ("top_p", (MIN_TOP_P, 1), (0.0, -1.0, 1.1, math.nan, math.inf)),
         (
             "repetition_penalty",
-            (limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY),
-            (0.0, -1.0, limits.MAX_REPETITION_PENALTY * 2, -math.inf),
+            (MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+            (0.0, -1.0, MAX_REPETITION_PENALTY * 2, -math.inf),
         ),
         ("seed", (0, MAX_SEED), (-1, 1.5, MAX_SEED + 1, HUGE)),
         ("presence_penalty", (-2, 2.0, 0), (-2.1, 2.1, "1", True, math.nan)),
-        ("min_tokens", (0, limits.MAX_NEW_TOKENS), (-1, 1.5, True, limits.MAX_NEW_TOKENS + 1)),
+        ("min_tokens", (0, MAX_NEW_TOKENS), (-1, 1.5, True, MAX_NEW_TOKENS + 1)),
         (
             "logit_bias",
-            ((TokenBias(5, 100.0),) * limits.MAX_BIASES,),
-            ((TokenBias(5, 100.1),), (TokenBias(-1, 1.0),), (TokenBias(5, 1.0),) * (limits.MAX_BIASES + 1)),
+            ((TokenBias(5, 100.0),) * MAX_BIASES,),
+            ((TokenBias(5, 100.1),), (TokenBias(-1, 1.0),), (TokenBias(5, 1.0),) * (MAX_BIASES + 1)),
         ),
         (
             "bad_words",
-            (((5,) * limits.MAX_BAD_WORD_TOKENS,) * limits.MAX_BAD_WORDS,),
-            (((5,) * (limits.MAX_BAD_WORD_TOKENS + 1),), ((5,),) * (limits.MAX_BAD_WORDS + 1), ((-1,),)),
+            (((5,) * MAX_BAD_WORD_TOKENS,) * MAX_BAD_WORDS,),
+            (((5,) * (MAX_BAD_WORD_TOKENS + 1),), ((5,),) * (MAX_BAD_WORDS + 1), ((-1,),)),
         ),
     ],
 )

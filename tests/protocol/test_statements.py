@@ -5,21 +5,13 @@ from typing import Any
 
 import pytest
 
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AskAudit, Audited, AuditFinding, AuditVerdict, open_claim, open_verdict
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import MAX_MANDATE_S, Mandate, check_length, check_live, open_mandate
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
-from cosine_protocol.fields import Signed
-from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
-from cosine_protocol.statements import (
-    check_length,
-    check_live,
-    is_transcript_due,
-    open_claim,
-    open_mandate,
-    open_signed,
-    open_verdict,
-    sign,
-)
+from cosine_protocol.fields import MAX_RECORD_SKEW_S
+from cosine_protocol.identity import Signed, open_signed, sign
+from cosine_protocol.verify import TRANSCRIPT_EVERY_TOKENS, Transcript, is_transcript_due
 from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM, request_of
 
 CLIENT, VERIFIER, DRAFTER, AUDITOR = OTHER, OWNER, SWARM, OTHER
@@ -33,22 +25,22 @@ TERMS: dict[str, Any] = {
     "issued_at_s": NOW_S,
     "lifetime_s": LIFETIME_S,
 }
-MANDATE = sign(CLIENT, m.Mandate(**TERMS), digest=D_0)
+MANDATE = sign(CLIENT, Mandate(**TERMS), digest=D_0)
 
 
-def opened_mandate(signed: Signed[m.Mandate] = MANDATE, **changes: Any) -> m.Mandate:
+def opened_mandate(signed: Signed[Mandate] = MANDATE, **changes: Any) -> Mandate:
     where: dict[str, Any] = {"client": CLIENT.peer_id, "d_0": D_0, "delegate": VERIFIER.peer_id, "now_s": NOW_S}
     return open_mandate(signed, **(where | changes))
 
 
 def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() -> None:
-    mandate = m.Mandate(VERIFIER.peer_id, ("a", "b"), 10, NOW_S, LIFETIME_S)
+    mandate = Mandate(VERIFIER.peer_id, ("a", "b"), 10, NOW_S, LIFETIME_S)
     for now_s in (NOW_S - MAX_RECORD_SKEW_S, NOW_S, NOW_S + LIFETIME_S):
         assert opened_mandate(now_s=now_s) == mandate
     check_length(mandate, 10)
     with pytest.raises(PeerError, match="ends after 10 tokens"):
         check_length(mandate, 11)
-    endless = opened_mandate(sign(CLIENT, m.Mandate(**TERMS | {"lifetime_s": MAX_MANDATE_S}), digest=D_0))
+    endless = opened_mandate(sign(CLIENT, Mandate(**TERMS | {"lifetime_s": MAX_MANDATE_S}), digest=D_0))
     check_live(endless, now_s=NOW_S + MAX_MANDATE_S)
     with pytest.raises(PeerError):
         check_live(endless, now_s=NOW_S + MAX_MANDATE_S + 1)
@@ -86,16 +78,16 @@ def test_a_transcript_is_due_now_and_then_and_at_the_end() -> None:
 
 TOKENS = (3, 5, 8, 13)
 DIGEST = roll_digest(D_0, TOKENS)
-TRANSCRIPT = m.Transcript(1, len(TOKENS), DIGEST)
+TRANSCRIPT = Transcript(1, len(TOKENS), DIGEST)
 SIGNED = sign(VERIFIER, TRANSCRIPT, digest=D_0)
-CLAIM = m.AskAudit(7, REQUEST, TOKENS, VERIFIER.peer_id, SIGNED)
-FINDING = m.AuditFinding(2, 9, 4.0)
-VERDICT = m.AuditVerdict(VERIFIER.peer_id, 1, len(TOKENS), DIGEST, 1, 1, 1, (FINDING,))
+CLAIM = AskAudit(7, REQUEST, TOKENS, VERIFIER.peer_id, SIGNED)
+FINDING = AuditFinding(2, 9, 4.0)
+VERDICT = AuditVerdict(VERIFIER.peer_id, 1, len(TOKENS), DIGEST, 1, 1, 1, (FINDING,))
 
 
 def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_claim() -> None:
-    assert open_signed(m.Transcript, SIGNED, author=VERIFIER.peer_id, digest=D_0) == open_claim(CLAIM) == TRANSCRIPT
-    answer = m.Audited(7, *astuple(sign(AUDITOR, VERDICT, digest=D_0)))
+    assert open_signed(Transcript, SIGNED, author=VERIFIER.peer_id, digest=D_0) == open_claim(CLAIM) == TRANSCRIPT
+    answer = Audited(7, *astuple(sign(AUDITOR, VERDICT, digest=D_0)))
     assert open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM) == VERDICT
     other = replace(CLAIM, request=request_of(nonce=bytes(16)))
     for auditor, claim in ((VERIFIER, CLAIM), (AUDITOR, other)):
@@ -136,6 +128,6 @@ def test_a_transcript_by_another_of_other_tokens_or_of_none_proves_nothing(
     ],
 )
 def test_a_verdict_about_something_else_or_that_does_not_add_up_is_worth_nothing(changes: dict[str, Any]) -> None:
-    answer = m.Audited(7, *astuple(sign(AUDITOR, replace(VERDICT, **changes), digest=D_0)))
+    answer = Audited(7, *astuple(sign(AUDITOR, replace(VERDICT, **changes), digest=D_0)))
     with pytest.raises(MalformedMessage):
         open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM)

@@ -6,30 +6,36 @@ from typing import Any
 import msgpack
 import pytest
 
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
+from cosine_protocol.audit import AuditVerdict
+from cosine_protocol.codec import TAGS, FrameDecoder, Message, decode, encode, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
+from cosine_protocol.draft import Draft, Mandate
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.fields import Added, wire_fields_of
-from cosine_protocol.identity import Identity, signed_bytes, verify
-from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
-from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
+from cosine_protocol.fields import Added, decode_body, encode_body, wire_fields_of
+from cosine_protocol.identity import Identity, sign, signed_bytes, verify
+from cosine_protocol.membership import (
+    Certificate,
+    Revocations,
+    check_certificate,
+    read_certificate,
+    read_revocations,
+)
 from cosine_protocol.noise import gumbel, noise_bits, position_key
-from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import NodeRecord, open_record, seal_record
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign
+from cosine_protocol.verify import Transcript
+from cosine_protocol.weights import Manifest, manifest_digest, pieces_root
 from tests.protocol.samples import OTHER, OWNER
 from tests.protocol.strategies import WIRE_CLASSES
 from tests.protocol.vectors import FOLDER, as_json, of_json, read, schema, signed_schema
 
 BODIES = {
-    "fragment": m.Draft,
-    "mandate": m.Mandate,
-    "transcript": m.Transcript,
-    "audit": m.AuditVerdict,
+    "fragment": Draft,
+    "mandate": Mandate,
+    "transcript": Transcript,
+    "audit": AuditVerdict,
 }
-SIGNED = (m.Mandate, m.Transcript, m.Certificate, m.Revocations, NodeRecord)
+SIGNED = (Mandate, Transcript, Certificate, Revocations, NodeRecord)
 
 
 def test_noise() -> None:
@@ -54,7 +60,7 @@ def test_a_frame_of_every_message() -> None:
     frames = read("frames")
     for vector in frames:
         cls, frame = TAGS[vector["tag"]], bytes.fromhex(vector["frame"])
-        message: m.Message = of_json(cls, vector["fields"])
+        message: Message = of_json(cls, vector["fields"])
         assert encode_frame(encode(message)) == frame
         (body,) = FrameDecoder().feed(frame)
         assert decode(body) == message and as_json(message) == vector["fields"]

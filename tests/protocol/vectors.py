@@ -5,21 +5,9 @@ import json
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode, encode_frame
-from cosine_protocol.fields import (
-    Bytes,
-    Items,
-    Kind,
-    Maybe,
-    Signed,
-    SignedBody,
-    SignedField,
-    Struct,
-    unpack_fields,
-    wire_fields_of,
-)
-from cosine_protocol.protocols import TAG_OF
+from cosine_protocol.codec import TAG_OF, Message, encode, encode_frame
+from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Struct, unpack_fields, wire_fields_of
+from cosine_protocol.identity import Signed, SignedBody, SignedField
 
 _T = TypeVar("_T")
 
@@ -31,7 +19,7 @@ def read(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def add_frame(message: m.Message) -> None:
+def add_frame(message: Message) -> None:
     """Append the vector of a message. Existing vectors are never changed."""
     frame = {"message": type(message).__name__, "tag": TAG_OF[type(message)], "fields": as_json(message)}
     frames = [*read("frames"), {**frame, "frame": encode_frame(encode(message)).hex()}]

@@ -34,7 +34,7 @@ from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
-from cosine_protocol.stage_messages import LayerRange, Passed
+from cosine_protocol.stage import LayerRange, Passed
 from tests.protocol.samples import record_of
 from tests.scenes import as_test, in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, target_engine

@@ -15,8 +15,8 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused, UsageError
-from cosine_protocol.limits import MAX_PREDICTION_TOKENS
 from cosine_protocol.request import Sampling, Shaping, TokenBias
+from cosine_protocol.verify import MAX_PREDICTION_TOKENS
 from tests.swarm.reference import (
     VOCAB_TOKENS,
     assert_freed,

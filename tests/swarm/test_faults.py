@@ -13,10 +13,9 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.session.stall import STALL_S
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Sampling
+from cosine_protocol.verify import VERIFY, Open
 from tests.swarm.reference import (
     StallingRunner,
     assert_freed,
@@ -108,7 +107,7 @@ async def test_a_sole_verifier_whose_daemon_dies_before_it_has_opened_the_reques
         if ended:
             return await verifier.service.handle(stream)
         async with Channel(stream, VERIFY) as channel:
-            ended += isinstance(await channel.receive(), m.Open)
+            ended += isinstance(await channel.receive(), Open)
 
     await verifier.transport.serve(VERIFY, handle)
     assert await streamed(await swarm.client(strategy="plain")) == EXPECTED

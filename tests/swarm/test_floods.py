@@ -14,14 +14,15 @@ from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import READ_BURST, READ_RATE, Channel, serve_channel
-from cosine_protocol import codec, limits
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode, encode_frame
+from cosine_protocol import codec
+from cosine_protocol.codec import Message, encode, encode_frame
+from cosine_protocol.draft import DRAFT, Node, NodeBlock, Start
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.nodes import Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
+from cosine_protocol.fields import MAX_TEXT_BYTES
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
+from cosine_protocol.stream import VERSION, Error, Hello, Ping
+from cosine_protocol.verify import VERIFY, Open, Pacing, Tree
 from tests.node.peers import request_of
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
@@ -40,20 +41,20 @@ SHORT_FLOOD_S: Final = 5.0
 REQUEST: Final = request_of(FLOODER.peer_id, max_new_tokens=2000)
 NODES: Final = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
 LARGEST: Final = request_of(FLOODER.peer_id, prompt=tuple(range(32)) * 4000)
-FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
-    "pings at the verifier": (VERIFY, m.Ping(3, 1, 1)),
-    "the largest requests": (VERIFY, m.Open(1, LARGEST, (), m.Pacing.FREE, ())),
-    "requests of another target": (VERIFY, m.Open(1, REQUEST, (), m.Pacing.FREE, ())),
-    "trees for nobody": (VERIFY, m.Tree(1, bytes(16), 0, NODES, bytes(60))),
-    "pings at the drafters": (DRAFT, m.Ping(3, 1, 1)),
+FLOODS: Final[dict[str, tuple[str, Message]]] = {
+    "pings at the verifier": (VERIFY, Ping(3, 1, 1)),
+    "the largest requests": (VERIFY, Open(1, LARGEST, (), Pacing.FREE, ())),
+    "requests of another target": (VERIFY, Open(1, REQUEST, (), Pacing.FREE, ())),
+    "trees for nobody": (VERIFY, Tree(1, bytes(16), 0, NODES, bytes(60))),
+    "pings at the drafters": (DRAFT, Ping(3, 1, 1)),
     # Last, since each of them is much work here.
-    "requests to draft for": (DRAFT, m.Start(1, REQUEST, ())),
+    "requests to draft for": (DRAFT, Start(1, REQUEST, ())),
 }
 
 
-async def flood(stream: Stream, message: m.Message) -> None:
+async def flood(stream: Stream, message: Message) -> None:
     """Send a greeting, then the same message forever."""
-    await stream.write(encode_frame(encode(m.Hello(VERSION, (), "flood"))))
+    await stream.write(encode_frame(encode(Hello(VERSION, (), "flood"))))
     frame = encode_frame(encode(message))
     while True:
         await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
@@ -67,7 +68,7 @@ async def ended(attacks: Sequence[asyncio.Task[None]]) -> None:
 
 
 @in_virtual_time
-async def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
+async def generated(*floods: tuple[str, Message]) -> list[Generation]:
     """Return three texts of an honest client while peers flood the nodes of a swarm."""
     async with SimulatedSwarm() as swarm:
         await swarm.verifier(target_engine())
@@ -124,7 +125,7 @@ def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, rea
 class FloodingDrafter:
     """A drafter that announces the best speed and answers each request with a flood."""
 
-    def __init__(self, message_of: Callable[[int], m.Message], *, streams: int = 1) -> None:
+    def __init__(self, message_of: Callable[[int], Message], *, streams: int = 1) -> None:
         self._message_of = message_of
         self._streams = streams
         self.attacks: list[asyncio.Task[None]] = []
@@ -135,8 +136,8 @@ class FloodingDrafter:
         await swarm.directory.announce(replace(record, peer_id=FLOODER.peer_id, pass_us=1), [TARGET])
 
     async def _handle(self, stream: Stream) -> None:
-        def receive(channel: Channel, told: m.Message) -> None:
-            if isinstance(told, m.Start):
+        def receive(channel: Channel, told: Message) -> None:
+            if isinstance(told, Start):
                 message = self._message_of(told.number)
                 self.attacks += [asyncio.ensure_future(flood(stream, message)) for _ in range(self._streams)]
 
@@ -150,10 +151,8 @@ async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_no
     monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)
     await swarm.verifier(target_engine())
     honest = await swarm.drafter(draft_engine(0.9))
-    text = "x" * limits.MAX_TEXT_BYTES
-    drafter = FloodingDrafter(
-        lambda number: m.Error(number + 1000, ErrorCode.INTERNAL, text, None), streams=STREAMS
-    )
+    text = "x" * MAX_TEXT_BYTES
+    drafter = FloodingDrafter(lambda number: Error(number + 1000, ErrorCode.INTERNAL, text, None), streams=STREAMS)
     await drafter.join(swarm)
     client = await swarm.client(timeout_s=60.0, seed=0)
     now_s = asyncio.get_running_loop().time

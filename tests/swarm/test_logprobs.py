@@ -15,7 +15,7 @@ from cosine_p2p.request.logprobs import TokenLogprob
 from cosine_p2p.request.results import Generation
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
-from cosine_protocol.likelihoods import Likelihood
+from cosine_protocol.verify import Likelihood
 from tests.scenes import in_virtual_time
 from tests.swarm import reference
 from tests.swarm.reference import in_a_swarm, preferred

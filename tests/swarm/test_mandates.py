@@ -13,11 +13,11 @@ from cosine_lab.simulation.verifiers import Policy
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.request.results import Generation
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_protocol import messages as m
-from cosine_protocol import statements
-from cosine_protocol.messages import Mandate
+from cosine_protocol.codec import Message
+from cosine_protocol.draft import Mandate, open_mandate
+from cosine_protocol.identity import sign
 from cosine_protocol.request import Sampling
-from cosine_protocol.statements import sign
+from cosine_protocol.verify import Commit
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first, quick_rows
@@ -121,7 +121,7 @@ def test_past_its_tokens_or_its_end_a_mandate_is_worth_nothing_to_drafters(
 
 
 def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = statements.open_mandate
+    opened = open_mandate
     asked: list[str] = []
 
     def other(*args: Any, **fields: Any) -> Mandate:
@@ -141,9 +141,9 @@ def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: 
 def test_a_verifier_that_credits_whom_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
     honest = CoordinatedRequest.note
 
-    def note(self: CoordinatedRequest, message: m.Message) -> m.Message:
+    def note(self: CoordinatedRequest, message: Message) -> Message:
         told = honest(self, message)
-        if isinstance(told, m.Commit):
+        if isinstance(told, Commit):
             named = bytes(1 if lie == "unshown" else 3 - author if author else 0 for author in told.authors)
             return replace(told, authors=named)
         return told

@@ -14,14 +14,18 @@ from cosine_node.verifier.service import VerifierService
 from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AUDIT, AskAudit
+from cosine_protocol.codec import MESSAGES, Message
+from cosine_protocol.discover import DISCOVER, STATUS, AskRecords, AskStatus
+from cosine_protocol.draft import DRAFT, Start
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
-from cosine_protocol.fields import Signed
-from cosine_protocol.identity import Identity
-from cosine_protocol.messages import AskAudit
-from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY, WEIGHTS
+from cosine_protocol.identity import Identity, Signed
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage import STAGE
+from cosine_protocol.stream import Error
+from cosine_protocol.verify import VERIFY, Open, Pacing
+from cosine_protocol.weights import WEIGHTS
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.node.peers import request_of
@@ -64,13 +68,13 @@ async def _played(play: Callable[..., Awaitable[None]]) -> None:
 in_private = as_test(_played, given=4)
 
 
-def questions(client: Identity) -> dict[str, m.Message]:
+def questions(client: Identity) -> dict[str, Message]:
     request = request_of(client.peer_id)
     return {
-        VERIFY: m.Open(1, request, (), m.Pacing.FREE, ()),
-        DRAFT: m.Start(1, request, ()),
-        DISCOVER: m.AskRecords(1, "cell"),
-        STATUS: m.AskStatus(1),
+        VERIFY: Open(1, request, (), Pacing.FREE, ()),
+        DRAFT: Start(1, request, ()),
+        DISCOVER: AskRecords(1, "cell"),
+        STATUS: AskStatus(1),
         AUDIT: AskAudit(1, request, (1,), client.peer_id, Signed(b"", bytes(64))),
     }
 
@@ -91,7 +95,7 @@ async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
             async with Channel(stream, protocol) as channel:
                 channel.post(asked[protocol])
                 error = await channel.receive()
-                assert isinstance(error, m.Error)
+                assert isinstance(error, Error)
                 assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
                 assert not channel.features and not channel.greeted.is_set()
                 with pytest.raises(PeerLost, match="the stream ended"):

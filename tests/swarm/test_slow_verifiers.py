@@ -13,12 +13,12 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.session.stall import COUNTING, LONE_S, SLOW_AFTER_S, STALL_S
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
+from cosine_protocol.verify import VERIFY, Commit, Open, Opened, PassStats
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import in_a_swarm, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
@@ -29,7 +29,7 @@ EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 HOUR_US: Final = 3_600_000_000
 TRICKLE_S: Final = 3.5
 LIAR: Final = numbered_identity(9100)
-STATS: Final = m.PassStats(0, 0, 1)
+STATS: Final = PassStats(0, 0, 1)
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class SlowVerifier:
     async def handle(self, stream: Stream) -> None:
         tasks: list[asyncio.Task[None]] = []
 
-        def receive(channel: Channel, message: m.Message) -> None:
-            if isinstance(message, m.Open):
+        def receive(channel: Channel, message: Message) -> None:
+            if isinstance(message, Open):
                 self.asked += 1
-                channel.post(m.Opened(message.number, self.pass_us))
+                channel.post(Opened(message.number, self.pass_us))
                 tasks.append(asyncio.ensure_future(self._commit(channel, message)))
 
         tasks.append(asyncio.ensure_future(self._count()))
@@ -63,14 +63,14 @@ class SlowVerifier:
             self.steps.prefill_tokens += 7
             await asyncio.sleep(0.1)
 
-    async def _commit(self, channel: Channel, opened: m.Open) -> None:
+    async def _commit(self, channel: Channel, opened: Open) -> None:
         digest = roll_digest(request_digest(opened.request), opened.committed)
         first = len(opened.committed)
         for position in range(first, min(first + self.commits, TOKENS)):
             await asyncio.sleep(self.pause_s)
             tokens = EXPECTED[position : position + 1]
             digest = roll_digest(digest, tokens)
-            channel.post(m.Commit(opened.number, position, tokens, digest, bytes(1), STATS))
+            channel.post(Commit(opened.number, position, tokens, digest, bytes(1), STATS))
 
 
 async def announce(swarm: SimulatedSwarm, liar: SlowVerifier | None, **record: Any) -> None:

@@ -10,10 +10,9 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.drafter.service import DrafterService
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
-from cosine_protocol.messages import Mandate
-from cosine_protocol.protocols import MANDATES
+from cosine_protocol.codec import Message
+from cosine_protocol.draft import MANDATES, Mandate, Start
+from cosine_protocol.fields import decode_body
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.scenes import in_virtual_time
@@ -38,13 +37,13 @@ PROMPT: Final = prompt_of(random.Random("seen"))
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[m.Start]:
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Start]:
     """The requests that drafters have received."""
-    starts: list[m.Start] = []
+    starts: list[Start] = []
     receive = DrafterService._receive
 
-    def note(service: DrafterService, channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+    def note(service: DrafterService, channel: Channel, message: Message) -> None:
+        if isinstance(message, Start):
             starts.append(message)
         receive(service, channel, message)
 
@@ -81,7 +80,7 @@ async def generated(
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 @BOTH_WAYS
-def test_no_drafter_gets_more_than_the_window(coordination: str, temperature: float, told: list[m.Start]) -> None:
+def test_no_drafter_gets_more_than_the_window(coordination: str, temperature: float, told: list[Start]) -> None:
     rng = random.Random(f"windows {coordination} {temperature}")
     prompt, sampling = prompt_of(rng), Sampling(temperature=temperature, seed=rng.getrandbits(64))
     options: dict[str, Any] = {"domains": ("code", "math"), "fidelity": 1.0, "coordination": coordination}
@@ -107,14 +106,14 @@ def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
 
 @pytest.mark.parametrize(("trusts", "seen_tokens"), [(True, 400), (False, 256)])
 def test_strangers_get_the_last_256_tokens_and_whom_the_user_trusts_gets_all(
-    trusts: bool, seen_tokens: int, told: list[m.Start]
+    trusts: bool, seen_tokens: int, told: list[Start]
 ) -> None:
     prompt = prompt_of(random.Random("default"), tokens=400)
     generated(prompt=prompt, trusts=trusts, prompt_window_tokens=None)
     assert {start.request.prompt for start in told} == {tuple(LetterCodec().encode(prompt)[-seen_tokens:])}
 
 
-def may_keep(start: m.Start) -> bool | None:
+def may_keep(start: Start) -> bool | None:
     """Return whether a drafter may keep a text, by the mandate if there is one, else by the message."""
     if start.mandate is None:
         return start.shares_feedback
@@ -127,7 +126,7 @@ def may_keep(start: m.Start) -> bool | None:
     ("shares", "window"), quick_rows([(None, 5), (True, 5), (False, 5), (True, 0), (None, 0)], 2)
 )
 def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_allows_it(
-    shares: bool | None, window: int, coordination: str, told: list[m.Start]
+    shares: bool | None, window: int, coordination: str, told: list[Start]
 ) -> None:
     kept: list[VerifiedStream] = []
     options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": window}

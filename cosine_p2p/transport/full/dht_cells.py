@@ -15,9 +15,9 @@ from cosine_p2p.dht.postings import Posting, PostingChecker, RecordStore, Stored
 from cosine_p2p.transport.full.dht_node import node_id_of
 from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
 from cosine_p2p.transport.patience import end_all
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
+from cosine_protocol.discover import MAX_CELL_OWNERS, MAX_FIND_KEYS
 from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
+from cosine_protocol.fields import encode_body
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ REPLICAS_EACH: Final = 5  # hivemind's number of replicas, on each path (decisio
 ASKED_AT_ONCE: Final = 3  # Kademlia's alpha, on each path.
 OPERATION_TIMEOUT_S: Final = 20.0  # Several rounds of Kademlia with nodes that do not answer.
 MIN_PATIENCE_S: Final = 1.0  # After the first path has ended the others have twice its time, and this.
-MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
+MAX_RECORDS_READ: Final = 4 * MAX_CELL_OWNERS
 """Bounds the signatures checked for one cell. Twenty lying nodes of forty fill 1,280 places: enough for 85 records
 with as many copies as fifteen honest nodes hold of one."""
 CHECKED_IN_A_ROW: Final = 16  # Before the event loop runs other work: 2 ms at 115 us each (measured).
@@ -58,7 +58,7 @@ class DhtCells:
         now_s = time.time()
         for cell in cells:
             for place, own in enumerate(self._store.get(dht_key(cell), now_s)):
-                found[cell].weights[own.owner, own.value, own.expires_at_s] += limits.MAX_CELL_OWNERS - place
+                found[cell].weights[own.owner, own.value, own.expires_at_s] += MAX_CELL_OWNERS - place
         return {cell: await self._checked(cell, found[cell].weights) for cell in cells}
 
     async def write(
@@ -168,7 +168,7 @@ class _BatchedFinds:
         keys, call = self._open[node_id]
         self._calls.add(call)
         keys.append(key)
-        if len(keys) == limits.MAX_FIND_KEYS:
+        if len(keys) == MAX_FIND_KEYS:
             del self._open[node_id]
         answer = await asyncio.shield(call)
         if not answer or key not in answer:
@@ -218,7 +218,7 @@ async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFin
         return
     shown, told = answer
     for place, item in enumerate(_items_of(shown)):
-        search.weights[item] += limits.MAX_CELL_OWNERS - place
+        search.weights[item] += MAX_CELL_OWNERS - place
     search.paths.note_answer(node_id, told)
 
 
@@ -235,4 +235,4 @@ def _items_of(shown: Any) -> list[tuple[str, bytes, float]]:
         for owner, item in shown.value.items()
         if isinstance(owner, str) and isinstance(item.value, bytes) and isinstance(item.expiration_time, float)
     ]
-    return items if len(items) <= limits.MAX_CELL_OWNERS else []
+    return items if len(items) <= MAX_CELL_OWNERS else []

@@ -12,7 +12,7 @@ from typing import Any, Final
 from cosine_p2p.transport.full.library import dht_pb2
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import NotAMember
-from cosine_protocol.limits import MAX_REVOCATIONS_BYTES
+from cosine_protocol.membership import MAX_REVOCATIONS_BYTES
 
 SEQUENCE_BYTES: Final = 8  # The width of a sequence number in `nonce`.
 

@@ -29,7 +29,7 @@ from cosine_p2p.transport.full.library import (
 )
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import PeerLost
 
 RPC_TIMEOUT_S: Final = 3.0  # hivemind's default.
@@ -116,7 +116,7 @@ async def start_dht(
     place_by_peer_id(protocol)
     protocol.storage, protocol.cache = ShownStorage(store), ShownStorage(RecordStore())
     # The results of a look-up are checked together (`dht_cells`), not with each answer.
-    protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
+    protocol._validate_dictionary = lambda key, cell: len(cell.data) <= MAX_CELL_OWNERS
     get_stub = protocol.get_stub
 
     def stub_of(peer: Any) -> GatedStub:

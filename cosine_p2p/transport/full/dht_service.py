@@ -11,7 +11,7 @@ from cosine_p2p.dht.postings import PostingChecker, RecordStore, subkey_bytes
 from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.full.library import dht_pb2
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_FIND_KEYS
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.records import NodeRecord
 
@@ -105,12 +105,12 @@ class DhtService:
     async def _spend(self, context: Any, keys: int) -> str:
         """The address range of a caller within its budget, which a refused call costs too. Raises `OverBudget`."""
         peer_id, now_s = context.remote_id.to_base58(), _now_s()
-        units = max(1, min(keys, limits.MAX_FIND_KEYS))
+        units = max(1, min(keys, MAX_FIND_KEYS))
         if not self._budget.is_silenced(peer_id, now_s=now_s):
             address_range = await self._range_of(peer_id)
             if self._budget.spend(peer_id, units, address_range=address_range, now_s=now_s):
-                if keys > limits.MAX_FIND_KEYS:
-                    raise OverBudget(f"a call has at most {limits.MAX_FIND_KEYS} keys")
+                if keys > MAX_FIND_KEYS:
+                    raise OverBudget(f"a call has at most {MAX_FIND_KEYS} keys")
                 return address_range
         if self._budget.is_silenced(peer_id, now_s=now_s) and peer_id not in self._hanging_up:
             task = self._hanging_up[peer_id] = asyncio.ensure_future(self._hang_up(peer_id))

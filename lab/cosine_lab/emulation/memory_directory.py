@@ -13,8 +13,8 @@ from cosine_p2p.dht.postings import (
     subkey_bytes,
 )
 from cosine_p2p.trust.membership import Membership
-from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.fields import encode_body
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 

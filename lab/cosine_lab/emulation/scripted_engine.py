@@ -19,9 +19,9 @@ from cosine_engine.paged import PagedEngine
 from cosine_engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
 from cosine_engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
-from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
 from cosine_protocol.request import Sampling, Shaping
+from cosine_protocol.verify import Likelihood
 
 ORDER: Final = 3
 """Tokens of the path that the logits depend on."""

@@ -18,7 +18,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_protocol.limits import MAX_TREE_DEPTH, MAX_WINDOW_NODES
+from cosine_protocol.draft import MAX_TREE_DEPTH, MAX_WINDOW_NODES
 
 
 class Continuous(ABC):

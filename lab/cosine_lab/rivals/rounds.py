@@ -30,8 +30,8 @@ from cosine_p2p.strategy.base import (
 )
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below
-from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.messages import Pacing, PassStats
+from cosine_protocol.draft import MAX_COMMIT_TOKENS
+from cosine_protocol.verify import Pacing, PassStats
 
 # Patience for a drafter: this many times the expected time, and at least as long as links stall. A drafter that
 # exceeds it is skipped for `BACKOFF_ROUNDS` rounds.

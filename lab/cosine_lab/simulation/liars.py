@@ -14,12 +14,24 @@ from typing import Final
 
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import (
+    BASE,
+    DRAFT,
+    Advance,
+    Assign,
+    Draft,
+    Fragment,
+    Node,
+    NodeBlock,
+    Release,
+    Start,
+    Started,
+)
+from cosine_protocol.fields import decode_body, encode_body
 from cosine_protocol.identity import Identity
-from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT
+from cosine_protocol.verify import Commit, PassStats
 
 FLOOD_FRAGMENTS: Final = 60
 """Several times the messages of an honest drafter for one commit."""
@@ -42,7 +54,7 @@ class LiarRequest:
     fragments: int = 0
 
 
-Lie = Callable[["Liar", LiarRequest], Iterable[m.Message]]
+Lie = Callable[["Liar", LiarRequest], Iterable[Message]]
 
 
 class Liar:
@@ -71,24 +83,24 @@ class Liar:
     async def handle(self, stream: Stream) -> None:
         await serve_channel(stream, DRAFT, self.receive)
 
-    def receive(self, channel: Channel, message: m.Message) -> None:
+    def receive(self, channel: Channel, message: Message) -> None:
         """Handle one message of a client."""
         match message:
-            case m.Start(number, request, committed):
+            case Start(number, request, committed):
                 d_0 = message.d_0 or request_digest(request)
                 digest = roll_digest(d_0, committed)
                 self.requests[number] = LiarRequest(number, d_0, digest, len(committed))
-                channel.post(m.Started(number, self._prompt_nll, 100))
-            case m.Assign(number):
+                channel.post(Started(number, self._prompt_nll, 100))
+            case Assign(number):
                 if number in self.requests:
                     self._send_lies(channel, self.requests[number])
-            case m.Advance(number, position, tokens) if number in self.requests:
+            case Advance(number, position, tokens) if number in self.requests:
                 known = self.requests[number]
                 new = tokens[max(0, known.position - position) :]
                 known.digest = roll_digest(known.digest, new)
                 known.position += len(new)
                 self._send_lies(channel, known)
-            case m.Release(number):
+            case Release(number):
                 self.requests.pop(number, None)
             case _:
                 return
@@ -108,25 +120,25 @@ class Liar:
         *,
         base: bytes | None = None,
         signer: Identity | None = None,
-    ) -> m.Fragment:
+    ) -> Fragment:
         """Return a signed chain of tokens, each with a draft probability of 1."""
         request.fragments += 1
         nodes = tuple(Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens))
-        draft = m.Draft(
+        draft = Draft(
             request.number, request.fragments, base or request.digest, request.position, NodeBlock.of(nodes)
         )
         body = encode_body(draft)
         signature = (signer or self.identity).sign(kind="fragment", digest=request.d_0, body=body)
-        return m.Fragment(body, signature)
+        return Fragment(body, signature)
 
 
 @dataclass(slots=True)
 class Overheard:
     """The last drafts that honest drafters signed, by request digest."""
 
-    drafts: dict[bytes, deque[m.Draft]] = field(default_factory=dict)
+    drafts: dict[bytes, deque[Draft]] = field(default_factory=dict)
 
-    def add(self, d_0: bytes, draft: m.Draft) -> None:
+    def add(self, d_0: bytes, draft: Draft) -> None:
         self.drafts.setdefault(d_0, deque(maxlen=MAX_OVERHEARD)).append(draft)
 
 
@@ -139,66 +151,66 @@ class OverheardIdentity(Identity):
 
     def sign(self, *, kind: str, digest: bytes, body: bytes) -> bytes:
         if kind == "fragment":
-            self._overheard.add(digest, decode_body(m.Draft, body))
+            self._overheard.add(digest, decode_body(Draft, body))
         return super().sign(kind=kind, digest=digest, body=body)
 
 
-def certain_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def certain_garbage(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send random tokens, all with a draft probability of 1."""
     yield liar.fragment(request, liar.guesses())
 
 
-def wide_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def wide_garbage(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a chain for every token of the vocabulary, one of which begins right."""
     for token in range(liar.vocab_tokens):
         yield liar.fragment(request, (token, *liar.guesses(2)))
 
 
-def unknown_base(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def unknown_base(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a draft below an unknown prefix."""
     yield liar.fragment(request, liar.guesses(), base=liar.rng.randbytes(16))
 
 
-def foreign_signature(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def foreign_signature(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a fragment signed by another peer, as in a replay."""
     yield liar.fragment(request, liar.guesses(), signer=STRANGER)
 
 
-def broken_body(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def broken_body(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a well signed body that is not a draft."""
     body = b"\xc1not a draft"
-    yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
+    yield Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
 
 
-def foreign_message(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def foreign_message(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a commit, which only a verifier may send."""
-    yield m.Commit(request.number, 0, (1,), request.digest, b"\x00", m.PassStats(0, 0, 0))
+    yield Commit(request.number, 0, (1,), request.digest, b"\x00", PassStats(0, 0, 0))
 
 
-def flood(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def flood(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send more fragments than can be used."""
     for _ in range(FLOOD_FRAGMENTS):
         yield liar.fragment(request, liar.guesses(8))
 
 
-def silence(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def silence(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send nothing."""
     return ()
 
 
-def no_such_token(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def no_such_token(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send a token outside the vocabulary."""
     yield liar.fragment(request, (liar.vocab_tokens + 7,))
 
 
-def replay(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+def replay(liar: Liar, request: LiarRequest) -> Iterable[Message]:
     """Send the newest drafts of others under its own signature, with a draft probability of 1."""
     for draft in islice(reversed(liar.overheard.drafts.get(request.d_0, ())), 4):
         request.fragments += 1
         nodes = NodeBlock.of([Node(node.parent, node.token, 1.0) for node in draft.nodes])
-        stolen = m.Draft(request.number, request.fragments, draft.base, draft.position, nodes)
+        stolen = Draft(request.number, request.fragments, draft.base, draft.position, nodes)
         body = encode_body(stolen)
-        yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
+        yield Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
 
 
 LIES: Final[dict[str, Lie]] = {

@@ -5,8 +5,7 @@ from typing import Final
 
 from cosine_engine.base import Engine
 from cosine_engine.curve import CostCurve
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, TargetFacts
+from cosine_protocol.records import SCHEMA, GenerationDefaults, NetworkCoordinate, NodeRecord, Role, TargetFacts
 
 # The records of simulated nodes name this target, and contents and a tokenizer with this digest.
 TARGET: Final = "zoo:target"

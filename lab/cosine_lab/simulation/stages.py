@@ -20,7 +20,7 @@ from cosine_node.chains.search import NoChain, StagePlace
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import ChainLost, Operation
 from cosine_node.stages.service import ChainBooks, StageService
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 LAYERS: Final = 64
 """Enough for the maximum number of parts of a scenario."""

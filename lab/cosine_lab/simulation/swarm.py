@@ -43,12 +43,12 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.mandates import Mandates
+from cosine_protocol.discover import STATUS
+from cosine_protocol.draft import DRAFT
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import NONCE_BYTES
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import DRAFT, STATUS
-from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.records import GenerationDefaults, NetworkCoordinate, NodeRecord, Role
+from cosine_protocol.request import NONCE_BYTES
+from cosine_protocol.stage import LayerRange
 
 VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
 """The default profile 60/6 of `cosine_node.passes.emulation` for a verifier."""

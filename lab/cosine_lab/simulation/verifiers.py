@@ -11,9 +11,9 @@ from cosine_node.verifier.request import RequestStage, ServedRequest, Verdict, V
 from cosine_node.verifier.scheduler import PassSchedule
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
-from cosine_protocol.limits import MAX_TREE_NODES
+from cosine_protocol.draft import MAX_TREE_NODES
 from cosine_protocol.request import Request
+from cosine_protocol.verify import Open, Pacing, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class PolicyVerifier(VerifierService):
         super().__init__(make_rows=partial(PolicyRows, policy=policy), **options)
         self._policy = policy
 
-    def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
+    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
         request, policy = super().request_of(channel, message, asked), self._policy
         if not policy.uses_prompt_lookup:
             request.lookup = None
@@ -113,13 +113,13 @@ class SteppedVerifier(VerifierService):
     def __init__(self, **options: Any) -> None:
         super().__init__(make_rows=SteppedRows, **options)
 
-    def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
+    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
         request = super().request_of(channel, message, asked)
-        if request.pacing is not m.Pacing.PLAIN or not request.drafters:
+        if request.pacing is not Pacing.PLAIN or not request.drafters:
             return request
         return SteppedRequest(**_made_with(request))
 
-    def _attach(self, request: VerifierRequest, message: m.Tree) -> None:
+    def _attach(self, request: VerifierRequest, message: Tree) -> None:
         super()._attach(request, message)
         if isinstance(request, SteppedRequest) and message.base == request.tree.root.digest:
             request.is_pass_wanted = True

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from cosine_engine.forward.support import UnsupportedModel
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 PLAIN: Final = (bool, int, float, str, type(None))
 """The attribute types that distinguish layers, and that models read before they call a layer."""

@@ -15,7 +15,7 @@ from cosine_p2p.gguf.header import SUFFIX, GgufTensor, read_header, read_part, s
 from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.text.held_weights import GGUF_LINK, MANIFEST, METADATA, HeldWeights, read_manifest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_FILE_BYTES
+from cosine_protocol.fields import MAX_FILE_BYTES
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
 """The key of a reduced vocabulary: the target's id of each token."""

@@ -34,7 +34,7 @@ from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import PromptRefused, UsageError
-from cosine_protocol.limits import MAX_FILE_BYTES
+from cosine_protocol.fields import MAX_FILE_BYTES
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "F32": LlamaFileType.ALL_F32,

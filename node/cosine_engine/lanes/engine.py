@@ -24,7 +24,7 @@ from cosine_engine.paged import PagedEngine
 from cosine_engine.sampling import Query, failure_of, row_queries
 from cosine_engine.tree import FedNode, SequenceTree
 from cosine_engine.vocabulary import DraftVocabulary
-from cosine_protocol.likelihoods import Likelihood
+from cosine_protocol.verify import Likelihood
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from cosine_engine.sampling import (
     penalties,
 )
 from cosine_engine.vocabulary import DraftVocabulary
-from cosine_protocol.likelihoods import Likelihood
+from cosine_protocol.verify import Likelihood
 
 COLUMN_TOKENS: Final = 64
 """The best tokens of a large vocabulary are searched in the columns with the best maxima, as on torch."""

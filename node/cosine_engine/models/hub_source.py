@@ -17,8 +17,7 @@ from cosine_engine.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import MAGIC, parse_header, part_names
 from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.limits import MAX_TENSORS
-from cosine_protocol.manifest import PIECE_BYTES, Manifest
+from cosine_protocol.weights import MAX_TENSORS, PIECE_BYTES, Manifest
 
 WHOLE: Final = "model.safetensors"
 """The name of an undivided model's file."""

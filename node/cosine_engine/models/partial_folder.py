@@ -21,7 +21,7 @@ from cosine_p2p.gguf.header import part_header, stored_bytes
 from cosine_p2p.storage.state_file import replace_bytes, replace_text
 from cosine_p2p.text.held_weights import MANIFEST, is_of_gguf, is_part_name
 from cosine_protocol.errors import UsageError
-from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
+from cosine_protocol.weights import PIECE_BYTES, Manifest, manifest_digest
 
 INDEX: Final = "model.safetensors.index.json"
 DRAFT: Final = ".draft"

@@ -19,8 +19,8 @@ from cosine_engine.sampling import failure_of, row_queries, told_tokens
 from cosine_engine.torch.pass_way import PassWay
 from cosine_engine.torch.sampling import choose, likelihoods_after
 from cosine_engine.vocabulary import DraftVocabulary
-from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.numerics import DETERMINISTIC
+from cosine_protocol.verify import Likelihood
 
 Floats = npt.NDArray[np.float32]
 

@@ -60,7 +60,7 @@ from cosine_engine.torch.load_self_test import find_way
 from cosine_engine.torch.pass_way import PassWay
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 LOG = logging.getLogger(__name__)
 

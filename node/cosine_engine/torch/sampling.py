@@ -29,8 +29,8 @@ from cosine_engine.sampling import (
     penalties,
 )
 from cosine_engine.vocabulary import RESERVED_NOISE, DraftVocabulary
-from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
+from cosine_protocol.verify import Likelihood
 
 # 64-bit words are in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with the copied
 # sign bits masked off.

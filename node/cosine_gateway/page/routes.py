@@ -29,10 +29,10 @@ from cosine_p2p.request.results import Generation, Observer
 from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, OpenedEvidence, evidence_of_json
-from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError, UsageError
-from cosine_protocol.messages import Transcript
+from cosine_protocol.fields import decode_body
+from cosine_protocol.verify import Transcript
 
 MAX_POINTS: Final = 240
 """As many as a curve on a screen can show."""

@@ -17,7 +17,7 @@ from cosine_gateway.turns import ConversationTurns
 from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_protocol.limits import MAX_TOP_LOGPROBS
+from cosine_protocol.request import MAX_TOP_LOGPROBS
 
 Json = dict[str, Any]
 

@@ -33,8 +33,15 @@ from cosine_node.chains.witness import (
 from cosine_node.stages.operations import ChainLost
 from cosine_node.stages.projections import VALUE_BYTES, Projections
 from cosine_protocol.errors import CosineError
-from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES
-from cosine_protocol.stage_messages import FeedPart, PartTrace, Probe
+from cosine_protocol.stage import (
+    KEPT_TOKENS,
+    MAX_FEED_TOKENS,
+    MAX_PROBE_PARTS,
+    PROBE_SEED_BYTES,
+    FeedPart,
+    PartTrace,
+    Probe,
+)
 
 if TYPE_CHECKING:
     from cosine_node.chains.source import ChainSource

@@ -36,7 +36,7 @@ from cosine_engine.choice_gap import gap_of
 from cosine_node.stages.projections import Projections
 from cosine_p2p.trust.audit_rule import WIDE, is_near_tie, most_by_chance, rounding_of
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 Gaps = npt.NDArray[np.float64]
 """The relative distance of two vectors, by position."""

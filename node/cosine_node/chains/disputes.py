@@ -19,7 +19,7 @@ from typing import Final
 from cosine_node.chains.comparison import Contradiction
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 CHECK_SHARE: Final = 0.05
 """Lower bound of the share of checked requests, equal to that of clients' audits."""

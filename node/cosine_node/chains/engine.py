@@ -9,14 +9,7 @@ from cosine_engine.paged import PagedEngine
 from cosine_node.chains.witness import Witness
 from cosine_node.stages.operations import Chain, ChainLost, FeedRows, check_bounds
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import (
-    KeepPath,
-    OpenSequence,
-    PruneNodes,
-    ReleaseSequence,
-    ReserveRoom,
-    ReusePrefix,
-)
+from cosine_protocol.stage import KeepPath, OpenSequence, PruneNodes, ReleaseSequence, ReserveRoom, ReusePrefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 LOG = logging.getLogger(__name__)
 POOL_TOKENS: Final = 8192

@@ -16,7 +16,7 @@ from typing import Final
 
 from cosine_node.stages.part_sizes import PartSizes, size_text
 from cosine_protocol.errors import UsageError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 MAX_MACHINES: Final = 64
 """Bounds the time of a plan to seconds."""

@@ -20,11 +20,13 @@ from cosine_node.stages.idle_chains import IDLE_S
 from cosine_node.stages.operations import ChainLost, FeedRows, Operation
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import SILENCE_S, Channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, RemoteProtocolError
-from cosine_protocol.limits import CHAIN_ID_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, PROBES, SHAPING, STAGE, TIMES
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    CHAIN_ID_BYTES,
+    PROBES,
+    STAGE,
+    TIMES,
     FeedPass,
     Join,
     Joined,
@@ -35,6 +37,7 @@ from cosine_protocol.stage_messages import (
     Probed,
     Results,
 )
+from cosine_protocol.stream import CONSTRAINTS, SHAPING, Error
 
 JOIN_S: Final = 3 * SILENCE_S
 """A stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
@@ -178,7 +181,7 @@ class RemoteChain:
         if self._reason is not None:
             return
         if isinstance(operation, FeedRows):
-            messages: Sequence[m.Message] = feed_messages(self._sent, operation.rows)
+            messages: Sequence[Message] = feed_messages(self._sent, operation.rows)
             feed = _Feed(self._sent, operation.rows, self._loop.create_future())
             self._unasked.append(feed)
             self._unanswered.append(feed)
@@ -244,7 +247,7 @@ class RemoteChain:
             found.append(traces)
         return found
 
-    def _post(self, messages: Sequence[m.Message]) -> None:
+    def _post(self, messages: Sequence[Message]) -> None:
         for message in messages:
             try:
                 is_posted = self._first.post(message)
@@ -293,7 +296,7 @@ class RemoteChain:
         try:
             while True:
                 match await channel.receive():
-                    case m.Error(code=code, message=message):
+                    case Error(code=code, message=message):
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The error of the failed stage itself names the layers.
                             await asyncio.sleep(CAUSE_S)
@@ -313,7 +316,7 @@ class RemoteChain:
         except RemoteProtocolError as error:
             self.leave(f"{place}: {error}.", peer_id=place.peer_id)
 
-    def _take(self, number: int, said: m.Message, sent_s: float) -> None:
+    def _take(self, number: int, said: Message, sent_s: float) -> None:
         """Handle a message that a stage sent at `sent_s`. Raises `RemoteProtocolError` if it was not expected."""
         match said:
             case Results() if number == len(self._plan.places) - 1 and self._unanswered:
@@ -361,7 +364,7 @@ async def open_chain(
                 raise ChainLost(f"{place}: it did not join within {join_s:g} s.", peer_id=place.peer_id) from None
             except (PeerLost, RemoteProtocolError) as error:
                 raise ChainLost(f"{place}: {error}.", peer_id=place.peer_id) from None
-            if isinstance(answer, m.Error):
+            if isinstance(answer, Error):
                 retry_after_s = answer.retry_after_s if answer.code == ErrorCode.OVERLOADED else None
                 said = f"{place}: {answer.message.rstrip('.')}."
                 raise ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)

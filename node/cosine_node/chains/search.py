@@ -13,7 +13,7 @@ from typing import Final
 
 from cosine_node.stages.coverage import gaps_sentence, unheld
 from cosine_protocol.errors import CosineError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 USUAL_RTT_S: Final = 0.05
 """Assumed for unknown peers: between that of one city and of one continent."""

@@ -54,8 +54,7 @@ from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import NetworkCoordinate, NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 OPEN_S: Final = 4.5

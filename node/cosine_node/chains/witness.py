@@ -17,7 +17,7 @@ from cosine_node.chains.comparison import ChainTrace, StageTrace
 from cosine_node.chains.search import StagePlace
 from cosine_node.stages.projections import Projections, read_projections
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import PartTrace
+from cosine_protocol.stage import PartTrace
 
 Told = tuple[Projections | None, Projections | None]
 """The reported input and output of a stage in a pass, by token; None where it reports nothing."""

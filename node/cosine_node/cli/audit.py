@@ -26,8 +26,8 @@ from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol.audit import AuditVerdict
 from cosine_protocol.errors import CosineError, RemoteProtocolError, UsageError
-from cosine_protocol.messages import AuditVerdict
 from cosine_terminal.help_screen import actions, everyday
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.options import (

@@ -17,7 +17,7 @@ from cosine_node.demo.race import Race, RacedPrompt, RacedWay
 from cosine_node.demo.report import RaceReport, print_report, race_view, result_line
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_TEMPERATURE
+from cosine_protocol.request import MAX_TEMPERATURE
 from cosine_terminal.help_screen import everyday
 from cosine_terminal.options import AsJson
 from cosine_terminal.printing import FAILURE_EXIT, printable, say

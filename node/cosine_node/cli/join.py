@@ -30,8 +30,7 @@ from cosine_node.serving.guest import GuestRules, Hours, parse_pause
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EXPERTISE
-from cosine_protocol.records import ALL_TARGETS, Role
+from cosine_protocol.records import ALL_TARGETS, MAX_EXPERTISE, Role
 from cosine_terminal.companions import LEARNING, TRAINING
 from cosine_terminal.events import Emit, telling
 from cosine_terminal.help_screen import everyday

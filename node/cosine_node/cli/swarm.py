@@ -14,8 +14,7 @@ from cosine_p2p.trust.denied_peers import Ban, BanFile, parse_denied
 from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_CERTIFICATE_S
-from cosine_protocol.membership import read_certificate, read_revocations
+from cosine_protocol.membership import MAX_CERTIFICATE_S, read_certificate, read_revocations
 from cosine_terminal.help_screen import actions, everyday
 from cosine_terminal.options import AsJson
 from cosine_terminal.printing import printable

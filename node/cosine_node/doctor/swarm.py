@@ -21,13 +21,11 @@ from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hosts import local_hosts
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.discover import DISCOVER, AskRecords, Records
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError, UsageError
-from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_RECORD_SKEW_S, decode_body
+from cosine_protocol.identity import unseal
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_name, open_undated_record
-from cosine_protocol.statements import unseal
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
@@ -192,9 +190,9 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates
             stream = await swarm.transport.dial(peer_id, DISCOVER)
             async with Channel(stream, DISCOVER) as channel:
                 for cell in cells:
-                    channel.post(m.AskRecords(1, cell))
+                    channel.post(AskRecords(1, cell))
                     answer = await channel.receive()
-                    for data in answer.records if isinstance(answer, m.Records) else ():
+                    for data in answer.records if isinstance(answer, Records) else ():
                         record = decode_body(NodeRecord, unseal(NodeRecord, data).body)
                         # Dates are not checked, since this machine's clock may be wrong.
                         open_undated_record(data, key=cell, owner=record.peer_id)

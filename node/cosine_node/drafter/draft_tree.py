@@ -11,7 +11,7 @@ from cosine_node.drafter.observer import NO_GUESS, TextObserver
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
-from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.draft import MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
 """Nodes this close to the root are sent at once: a verifier commits one to three tokens per pass."""

@@ -13,7 +13,7 @@ from cosine_node.passes.fair_pass import CrowdDebt, Shares
 from cosine_p2p.fair_places import User
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol.messages import Mandate
+from cosine_protocol.draft import Mandate
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)

@@ -24,15 +24,33 @@ from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
+from cosine_protocol.draft import (
+    DRAFT,
+    MAX_MANDATE_S,
+    MAX_TREE_NODES,
+    Advance,
+    Assign,
+    Busy,
+    Draft,
+    Fragment,
+    Mandate,
+    NodeBlock,
+    Release,
+    ReleaseReason,
+    Start,
+    Started,
+    check_length,
+    check_live,
+    open_mandate,
+)
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_MANDATE_S, MAX_NEW_TOKENS, MAX_TREE_NODES
-from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.protocols import DRAFT, features_of
+from cosine_protocol.fields import MAX_NEW_TOKENS
+from cosine_protocol.identity import Identity, sign
 from cosine_protocol.request import Constraint
-from cosine_protocol.statements import check_length, check_live, open_mandate, sign
+from cosine_protocol.stream import Account, Error, FinishReason, features_of
+from cosine_protocol.stream import Final as FinalMessage
 
 LOG = logging.getLogger(__name__)
 FORGOTTEN_S: Final = 60.0
@@ -163,7 +181,7 @@ class DrafterService:
         self._is_draining = True
         for followed in list(self._followed.values()):
             sentence = "the drafter is shutting down"
-            followed.channel.post(m.Error(followed.number, ErrorCode.SHUTTING_DOWN, sentence, None))
+            followed.channel.post(Error(followed.number, ErrorCode.SHUTTING_DOWN, sentence, None))
             self._release(followed, "shutting_down")
 
     def set_aside(self, is_aside: bool) -> None:
@@ -188,19 +206,19 @@ class DrafterService:
             self._release(followed, "lost")
         self._work.set()
 
-    def _receive(self, channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+    def _receive(self, channel: Channel, message: Message) -> None:
+        if isinstance(message, Start):
             self._start(channel, message)
-        elif isinstance(message, m.Assign | m.Advance | m.Release):
-            if isinstance(message, m.Release):
+        elif isinstance(message, Assign | Advance | Release):
+            if isinstance(message, Release):
                 self._note_told(channel, message)
             if followed := self._followed.get((channel, message.number)):
                 self._follow(followed, message)
         else:
-            channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+            channel.post(Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._work.set()
 
-    def _note_told(self, channel: Channel, message: m.Release) -> None:
+    def _note_told(self, channel: Channel, message: Release) -> None:
         """Count the client's report about a request's drafts, which may be repeated."""
         key = (channel, message.number)
         followed = self._followed.get(key)
@@ -208,7 +226,7 @@ class DrafterService:
         if followed is not None:
             sent_nodes += followed.sent_nodes
             if message.reason is not None and followed.sent_nodes:
-                self.counts.let_go[m.ReleaseReason(message.reason)] += 1
+                self.counts.let_go[ReleaseReason(message.reason)] += 1
         if sent_nodes and message.text_tokens is not None:
             tokens = max(tokens_before, message.text_tokens)
             accepted = max(accepted_before, min(message.accepted or 0, sent_nodes, tokens))
@@ -216,7 +234,7 @@ class DrafterService:
             self.counts.text_tokens += tokens - tokens_before
             self._told.note(key, (sent_nodes, accepted, tokens))
 
-    def _start(self, channel: Channel, message: m.Start) -> None:
+    def _start(self, channel: Channel, message: Start) -> None:
         if self._is_draining or self._is_aside or self._is_resting:
             self._answer_busy(channel, message.number)
             return
@@ -227,7 +245,7 @@ class DrafterService:
             mandate = self._mandate(channel.peer_id, message, d_0) if request.client != channel.peer_id else None
         except PeerError as refusal:
             self.counts.refused[ErrorCode(refusal.code)] += 1
-            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            channel.post(Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
             return
         if not self._has_room(request.client):
             self._answer_busy(channel, message.number)
@@ -281,7 +299,7 @@ class DrafterService:
             self._preparing.add(task)
             task.add_done_callback(self._preparing.discard)
 
-    def _check(self, channel: Channel, message: m.Start) -> None:
+    def _check(self, channel: Channel, message: Start) -> None:
         """Raise `PeerError` if a request cannot be followed."""
         request = message.request
         tokens = (*request.prompt, *message.committed)
@@ -296,7 +314,7 @@ class DrafterService:
         if (channel, message.number) in self._followed:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
 
-    def _mandate(self, delegate: str, message: m.Start, d_0: bytes) -> m.Mandate:
+    def _mandate(self, delegate: str, message: Start, d_0: bytes) -> Mandate:
         """The mandate of a delegate for the request `d_0`, which allows one place at a time. Raises `PeerError`."""
         if message.mandate is None:
             raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
@@ -352,36 +370,36 @@ class DrafterService:
 
     def _answer_busy(self, channel: Channel, number: int) -> None:
         self.counts.busy += 1
-        channel.post(m.Busy(number, RETRY_AFTER_S))
+        channel.post(Busy(number, RETRY_AFTER_S))
 
-    def _follow(self, followed: FollowedRequest, message: m.Assign | m.Advance | m.Release) -> None:
+    def _follow(self, followed: FollowedRequest, message: Assign | Advance | Release) -> None:
         followed.heard_at_s = asyncio.get_running_loop().time()
         mandate = followed.mandate
         try:
             # A release is always allowed.
-            if mandate is not None and not isinstance(message, m.Release):
+            if mandate is not None and not isinstance(message, Release):
                 check_live(mandate, now_s=self._clock())
-                if isinstance(message, m.Advance):
+                if isinstance(message, Advance):
                     check_length(mandate, message.position + len(message.tokens))
         except PeerError as ended:
             self._fail(followed, ErrorCode(ended.code), ended.message)
             return
         match message:
-            case m.Assign():
+            case Assign():
                 width = min(message.width, self._most_width)
                 place = (message.base, message.depth, width, message.window)
                 branch = Branch(*place, message.rarity or USUAL_RARITY)
                 self._send(followed, followed.tree.assign(branch))
-            case m.Advance():
+            case Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
                     block = followed.tree.advance(message.position, message.tokens)
                     self._send(followed, block)
-            case m.Release(number):
+            case Release(number):
                 # The answer is a signed account of the sent nodes.
                 tree, sent_nodes = followed.tree, min(followed.sent_nodes, MAX_NEW_TOKENS)
-                account = m.Account(number, m.FinishReason.CANCELLED, tree.position, tree.digest, (sent_nodes,))
+                account = Account(number, FinishReason.CANCELLED, tree.position, tree.digest, (sent_nodes,))
                 signed = sign(self._identity, account, digest=followed.d_0)
-                followed.channel.post(m.Final(signed.body, signed.signature))
+                followed.channel.post(FinalMessage(signed.body, signed.signature))
                 self._release(followed, "released")
 
     async def _step(self, rows: Rows) -> None:
@@ -408,7 +426,7 @@ class DrafterService:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
             token_us = round(1e6 * self.pass_s)
-            followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
+            followed.channel.post(Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, block)
 
     def _send(self, followed: FollowedRequest, block: Block | None) -> None:
@@ -422,14 +440,14 @@ class DrafterService:
         followed.sent_fragments += 1
         followed.sent_nodes += len(block.nodes)
         nodes = NodeBlock.of(block.nodes)
-        draft = m.Draft(followed.number, followed.sent_fragments, block.base, block.position, nodes)
+        draft = Draft(followed.number, followed.sent_fragments, block.base, block.position, nodes)
         signed = sign(self._identity, draft, digest=followed.d_0)
-        followed.channel.post(m.Fragment(signed.body, signed.signature))
+        followed.channel.post(Fragment(signed.body, signed.signature))
         self.counts.sent_fragments += 1
         self.counts.sent_nodes += len(block.nodes)
 
     def _fail(self, followed: FollowedRequest, code: ErrorCode, sentence: str) -> None:
-        followed.channel.post(m.Error(followed.number, code, sentence, None))
+        followed.channel.post(Error(followed.number, code, sentence, None))
         self._release(followed, "error")
 
     def _release(self, followed: FollowedRequest, ending: str) -> None:

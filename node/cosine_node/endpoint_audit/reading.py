@@ -13,8 +13,8 @@ from cosine_node.endpoint_audit.asking import EndpointAnswer
 from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
-from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
 from cosine_protocol.request import Sampling
+from cosine_protocol.verify import UNITS_PER_NAT, Likelihood
 
 Numbers = NDArray[np.float64]
 Tokens = NDArray[np.int64]

@@ -21,8 +21,8 @@ from cosine_node.drafter.service import DrafterService
 from cosine_node.passes.counts import Histogram
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
+from cosine_protocol.draft import ReleaseReason
 from cosine_protocol.errors import UsageError
-from cosine_protocol.messages import ReleaseReason
 
 if TYPE_CHECKING:
     from cosine_p2p.dht.cells import DhtDirectory

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_protocol.draft import ReleaseReason
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.messages import ReleaseReason
 
 # Bounds of the histograms: from a small model on a GPU to a large one on a CPU, and up to 64 concurrent requests.
 PASS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -37,11 +37,11 @@ from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.patience import ask_patiently, join_patience_s, unless_stopped
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.reach import Reachable, ReachKind, best_first
-from cosine_protocol import limits
+from cosine_protocol.discover import DISCOVER, STATUS
+from cosine_protocol.fields import MAX_ADDRESSES
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import DISCOVER, STATUS, WEIGHTS
-from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_protocol.records import SCHEMA, NetworkCoordinate, NodeRecord, Role
+from cosine_protocol.weights import WEIGHTS
 from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ class AnnouncedNode(ABC):
             "load_requests": self.service.requests,
             "pass_us": round(1e6 * (self._speed.pass_s + self._until_loaded_s)),
             "eos": self._names.facts.eos,
-            "addresses": self._transport.reach.addresses[: limits.MAX_ADDRESSES],
+            "addresses": self._transport.reach.addresses[:MAX_ADDRESSES],
             "software": AGENT,
             "emulated": self._emulation.name if self._emulation else "",
             "sequence": 0,

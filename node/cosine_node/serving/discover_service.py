@@ -12,10 +12,12 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serving_budget
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import DISCOVER, MAX_CELL_OWNERS, AskFile, AskRecords, FilePiece, Records
 from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_CHUNK_BYTES, MAX_FRAME_BYTES
+from cosine_protocol.records import MAX_RECORD_BYTES
+from cosine_protocol.stream import Error
 
 ReadCell = Callable[[str], Awaitable[Sequence[bytes]]]
 HeldIn = Callable[[str], Sequence[bytes]]
@@ -33,7 +35,7 @@ QUESTION_RATE: Final = 20.0
 """Questions per second: a client reads up to sixteen cells at once, and caches them for 2 s."""
 QUESTION_BURST: Final = 1024.0
 """Twice the maximum number of cells in one reading of a whole directory."""
-MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
+MAX_RECORDS_BYTES: Final = MAX_FRAME_BYTES // 2
 """Fits into a frame with the encoding of the array."""
 MAX_COMING: Final = 16
 """A client reads up to sixteen cells at once."""
@@ -81,45 +83,45 @@ class DiscoverService:
     async def handle(self, stream: Stream) -> None:
         """A `StreamHandler` for `DISCOVER`."""
         async with Channel(stream, DISCOVER, budget=self._reads) as channel:
-            coming: asyncio.Queue[asyncio.Task[m.Message]] = asyncio.Queue(MAX_COMING)
+            coming: asyncio.Queue[asyncio.Task[Message]] = asyncio.Queue(MAX_COMING)
             answering = asyncio.ensure_future(_post_all(channel, coming))
             try:
                 while True:
                     question = await channel.receive()
-                    if not isinstance(question, m.AskFile | m.AskRecords):
+                    if not isinstance(question, AskFile | AskRecords):
                         raise RemoteProtocolError(f"{type(question).__name__} is not a question")
                     await coming.put(asyncio.ensure_future(self._answer(question, stream.peer_id)))
             except PeerLost:
                 return
             except RemoteProtocolError as error:
-                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
+                channel.post(Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
             finally:
                 answering.cancel()
                 while not coming.empty():
                     coming.get_nowait().cancel()
 
-    async def _answer(self, question: m.AskFile | m.AskRecords, peer_id: str) -> m.Message:
+    async def _answer(self, question: AskFile | AskRecords, peer_id: str) -> Message:
         match question:
-            case m.AskFile():
+            case AskFile():
                 return await self._file_piece(question)
-            case m.AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
-                return m.Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
+            case AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
+                return Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
             case _:
                 return await self._records(question)
 
-    async def _file_piece(self, question: m.AskFile) -> m.Message:
+    async def _file_piece(self, question: AskFile) -> Message:
         if self._files is None or question.tokenizer_digest != self._digest:
-            return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
+            return Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.answer(question.name)
-        piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        piece = data[question.offset : question.offset + MAX_CHUNK_BYTES]
         # Only aligned pieces are compressed, so that the cache is small.
-        if piece and question.compresses and question.offset % limits.MAX_CHUNK_BYTES == 0:
+        if piece and question.compresses and question.offset % MAX_CHUNK_BYTES == 0:
             place = (question.name, question.offset)
             if place not in self._compressed:
                 self._compressed[place] = await asyncio.to_thread(zlib.compress, piece)
             if len(self._compressed[place]) < len(piece):
-                return m.FilePiece(question.number, len(data), self._compressed[place], is_compressed=True)
-        return m.FilePiece(question.number, len(data), piece)
+                return FilePiece(question.number, len(data), self._compressed[place], is_compressed=True)
+        return FilePiece(question.number, len(data), piece)
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
         """Return the signed records in a cell, by one look-up per `REUSE_S`. Raises as `read_records`.
@@ -147,20 +149,20 @@ class DiscoverService:
         self._looks.note(cell, look, now_s)
         return look
 
-    async def _records(self, question: m.AskRecords) -> m.Message:
+    async def _records(self, question: AskRecords) -> Message:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 records = await self.read_cell(question.key)
         except (CosineError, TimeoutError):
-            return m.Error(question.number, ErrorCode.INTERNAL, "the directory did not answer", None)
+            return Error(question.number, ErrorCode.INTERNAL, "the directory did not answer", None)
         sent: list[bytes] = []
-        for record in records[: limits.MAX_CELL_OWNERS]:
-            if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
+        for record in records[:MAX_CELL_OWNERS]:
+            if len(record) <= MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
                 sent.append(record)
-        return m.Records(question.number, tuple(sent))
+        return Records(question.number, tuple(sent))
 
 
-async def _post_all(channel: Channel, coming: "asyncio.Queue[asyncio.Task[m.Message]]") -> None:
+async def _post_all(channel: Channel, coming: "asyncio.Queue[asyncio.Task[Message]]") -> None:
     """Post answers in the order of their questions."""
     while True:
         channel.post(await (await coming.get()))

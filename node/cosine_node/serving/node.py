@@ -29,9 +29,12 @@ from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.transport.base import StreamHandler
+from cosine_protocol.audit import AUDIT
+from cosine_protocol.discover import DISCOVER
+from cosine_protocol.draft import DRAFT
 from cosine_protocol.errors import UsageError
-from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
+from cosine_protocol.verify import VERIFY
 from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:

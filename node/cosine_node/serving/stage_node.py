@@ -24,9 +24,8 @@ from cosine_p2p.request.offload import Threads
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import CosineError
-from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import Role, StageOffer
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import STAGE, LayerRange
 from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import STATUS, AskStatus, Status
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import STATUS
+from cosine_protocol.stream import Error
 
 
 class StatusService:
@@ -35,12 +36,12 @@ class StatusService:
         """A `StreamHandler` for `STATUS`."""
         await serve_channel(stream, STATUS, self._answer, budget=self._reads)
 
-    def _answer(self, channel: Channel, message: m.Message) -> None:
-        if not isinstance(message, m.AskStatus):
-            channel.post(m.Error(0, ErrorCode.MALFORMED, f"{type(message).__name__} is not a question", None))
+    def _answer(self, channel: Channel, message: Message) -> None:
+        if not isinstance(message, AskStatus):
+            channel.post(Error(0, ErrorCode.MALFORMED, f"{type(message).__name__} is not a question", None))
             return
         record, requests, steps = self._describe()
         uptime_s = asyncio.get_running_loop().time() - self._began_s
         coordinate = self._vivaldi.coordinate if self._vivaldi is not None else None
         accepted, text_tokens = self._accepted() or (None, None)
-        channel.post(m.Status(message.number, record, requests, steps, uptime_s, coordinate, accepted, text_tokens))
+        channel.post(Status(message.number, record, requests, steps, uptime_s, coordinate, accepted, text_tokens))

@@ -16,8 +16,8 @@ from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.survey import ask_status
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Link
+from cosine_protocol.discover import STATUS
 from cosine_protocol.errors import CosineError
-from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)

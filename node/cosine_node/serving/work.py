@@ -6,7 +6,7 @@ from typing import Final, Self
 from cosine_node.drafter.service import DrafterService
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
-from cosine_protocol.messages import ReleaseReason
+from cosine_protocol.draft import ReleaseReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 Kind = tuple[str, str, int]
 """A target's digest in hex, a data type, and a number of layers."""

@@ -44,7 +44,7 @@ from cosine_engine.torch.pass_way import PassWay
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"

@@ -8,8 +8,9 @@ from cosine_engine.base import BadLogits, Choice, Row, RowResult
 from cosine_engine.constraints.grammars import GrammarTooComplex
 from cosine_node.stages.operations import check_bounds
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
-from cosine_protocol.limits import MARGIN_BYTES, MAX_PART_BYTES
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    MARGIN_BYTES,
+    MAX_PART_BYTES,
     Activations,
     FedRow,
     FeedPass,

@@ -13,8 +13,9 @@ from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import rows_of
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import CosineError, MalformedMessage
-from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    KEPT_TOKENS,
+    MAX_FEED_TOKENS,
     Activations,
     BookOperation,
     FeedPart,

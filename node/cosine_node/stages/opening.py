@@ -49,7 +49,7 @@ from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_node.stages.part_sizes import PartSizes, size_text
 from cosine_protocol.errors import UsageError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 
 def part_sizes(

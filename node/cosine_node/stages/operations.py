@@ -11,8 +11,10 @@ from typing import Protocol
 from cosine_engine.base import Row, RowResult
 from cosine_engine.paged import PagedEngine
 from cosine_protocol.errors import CosineError, LocalProtocolError
-from cosine_protocol.limits import MAX_FEED_CHOICES, MAX_FEED_ROWS, MAX_FEED_TOKENS
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    MAX_FEED_CHOICES,
+    MAX_FEED_ROWS,
+    MAX_FEED_TOKENS,
     BookOperation,
     KeepPath,
     OpenSequence,

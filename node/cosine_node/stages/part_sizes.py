@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

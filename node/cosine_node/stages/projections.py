@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.limits import PROJECTION_BYTES, PROJECTIONS
+from cosine_protocol.stage import PROJECTION_BYTES, PROJECTIONS
 
 Projections = npt.NDArray[np.float64]
 """[tokens, `PROJECTIONS`]."""

@@ -34,7 +34,6 @@ from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel, StepCounts
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import messages as m
 from cosine_protocol.errors import (
     CosineError,
     ErrorCode,
@@ -44,10 +43,12 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.limits import MAX_NAMED_NODES
-from cosine_protocol.protocols import CONSTRAINTS, PROBES, STAGE, TIMES
 from cosine_protocol.request import Constraint
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    MAX_NAMED_NODES,
+    PROBES,
+    STAGE,
+    TIMES,
     Activations,
     BookOperation,
     FeedPart,
@@ -63,6 +64,7 @@ from cosine_protocol.stage_messages import (
     Probed,
     Results,
 )
+from cosine_protocol.stream import CONSTRAINTS, Error
 
 LOG = logging.getLogger(__name__)
 INBOX_BYTES: Final = 8 << 20
@@ -183,7 +185,7 @@ async def listen(following: Channel) -> None:
         message = await following.receive()
     except (PeerLost, RemoteProtocolError) as error:
         raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage is gone: {error}") from None
-    sentence = message.message if isinstance(message, m.Error) else f"unexpected {type(message).__name__}"
+    sentence = message.message if isinstance(message, Error) else f"unexpected {type(message).__name__}"
     raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage: {sentence}")
 
 
@@ -298,12 +300,12 @@ class StageService:
             except PeerError as error:
                 self._tell(channel, error)
             except RemoteProtocolError as error:
-                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:MAX_SENTENCE], None))
+                channel.post(Error(0, ErrorCode.MALFORMED, str(error)[:MAX_SENTENCE], None))
 
     def _tell(self, channel: Channel, error: PeerError) -> None:
         LOG.info("a chain of %s: %s", channel.peer_id, error.message)
         sentence = f"layers {self._host.layers}: {error.message}"
-        channel.post(m.Error(0, error.code, sentence[:MAX_SENTENCE], error.retry_after_s))
+        channel.post(Error(0, error.code, sentence[:MAX_SENTENCE], error.retry_after_s))
 
     async def _serve(self, head: Channel, join: Join) -> None:
         """Serve a chain until any part of it ends. Raises `PeerError` if it cannot be served."""
@@ -411,7 +413,7 @@ class StageService:
         except (PeerLost, RemoteProtocolError, TimeoutError) as error:
             raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"no way to the next stage: {error}") from None
         if not isinstance(answer, Joined):
-            sentence = answer.message if isinstance(answer, m.Error) else "it did not say that it follows"
+            sentence = answer.message if isinstance(answer, Error) else "it did not say that it follows"
             raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"no way to the next stage: {sentence}")
         return channel
 

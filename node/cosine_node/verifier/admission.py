@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_engine.base import Engine
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AskAudit, open_claim
 from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError, UsageError
-from cosine_protocol.likelihoods import check_room
 from cosine_protocol.request import Request
-from cosine_protocol.statements import open_claim
+from cosine_protocol.verify import Open, Transcript, check_room
 
 RETRY_AFTER_S: Final = 2.0
 """Time after which a refused client may retry: some thirty passes of 60 ms, in which sixteen requests write five
@@ -34,7 +33,7 @@ class VerifierConfig:
     shares_prefixes: bool = False
 
 
-def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierConfig) -> Request:
+def admitted(message: Open, client: str, *, engine: Engine, config: VerifierConfig) -> Request:
     """The request of an `Open` from `client`. Raises `PeerError` with the reason if it cannot be served."""
     request, committed = message.request, message.committed
     if request.client != client:
@@ -48,7 +47,7 @@ def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierCo
     return request
 
 
-def check_claim(claim: m.AskAudit, *, engine: Engine, config: VerifierConfig) -> m.Transcript:
+def check_claim(claim: AskAudit, *, engine: Engine, config: VerifierConfig) -> Transcript:
     """The transcript of a stream to be audited, of any numerics. Raises `PeerError` if that is impossible here."""
     _check(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine, config=config)
     try:

@@ -27,14 +27,22 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.trust.audit_rule import is_near_tie, rounding_of
-from cosine_protocol import messages as m
+from cosine_protocol.audit import (
+    AUDIT,
+    MAX_AUDIT_FINDINGS,
+    MAX_SCORE_GAP,
+    AskAudit,
+    Audited,
+    AuditFinding,
+    AuditVerdict,
+)
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.identity import Identity
-from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
-from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NAMED_STAGES, MAX_SCORE_GAP
-from cosine_protocol.protocols import AUDIT
-from cosine_protocol.statements import sign
+from cosine_protocol.identity import Identity, sign
+from cosine_protocol.stage import MAX_NAMED_STAGES
+from cosine_protocol.stream import Error
+from cosine_protocol.verify import UNITS_PER_NAT, Likelihood
 
 LOG = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ AHEAD_S: Final = 60.0
 MAX_WAIT_S: Final = ANSWER_S / 2
 """Half of the time for which a client waits for an answer; the rest is for the audit."""
 
-_Line = FairQueue[tuple[Channel, m.AskAudit]]
+_Line = FairQueue[tuple[Channel, AskAudit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +94,18 @@ class AuditedStream(ServedRequest):
     preemption restarts the audit.
     """
 
-    claim: m.AskAudit
+    claim: AskAudit
     own_from: int
     stage: RequestStage = RequestStage.RECOMPUTE
     equal: int = 0
-    near_ties: list[m.AuditFinding] = field(default_factory=list)
-    different: list[m.AuditFinding] = field(default_factory=list)
+    near_ties: list[AuditFinding] = field(default_factory=list)
+    different: list[AuditFinding] = field(default_factory=list)
     gaps: list[ToldGap] = field(default_factory=list)
 
     gives_way: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, claim: m.AskAudit, channel: ClientChannel, *, engine: Engine, first: int) -> "AuditedStream":
+    def of(cls, claim: AskAudit, channel: ClientChannel, *, engine: Engine, first: int) -> "AuditedStream":
         """A claim about the positions from `first` on, before its first pass."""
         request = claim.request
         return cls(
@@ -144,7 +152,7 @@ class AuditedStream(ServedRequest):
             if choice.token == committed:
                 self.equal += 1
                 continue
-            finding = m.AuditFinding(position, choice.token, gap_of(choice, committed))
+            finding = AuditFinding(position, choice.token, gap_of(choice, committed))
             is_near = is_near_tie(finding.gap, sampling=self.request.sampling, near_tie=self.near_tie)
             (self.near_ties if is_near else self.different).append(finding)
 
@@ -153,15 +161,15 @@ class AuditedStream(ServedRequest):
         self.equal = 0
         self.near_ties, self.different, self.gaps = [], [], []
 
-    def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> m.Audited:
+    def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> Audited:
         """The signed verdict, with the peer ids of the stages that computed it."""
         signed = sign(auditor, self.verdict(stages), digest=self.d_0)
-        return m.Audited(self.number, signed.body, signed.signature)
+        return Audited(self.number, signed.body, signed.signature)
 
-    def verdict(self, stages: Sequence[str] = ()) -> m.AuditVerdict:
+    def verdict(self, stages: Sequence[str] = ()) -> AuditVerdict:
         """The findings so far, with at most `MAX_NAMED_STAGES` stages."""
         first_ones = (self.different + self.near_ties)[:MAX_AUDIT_FINDINGS]
-        return m.AuditVerdict(
+        return AuditVerdict(
             author=self.claim.author,
             first=self.own_from,
             tokens=len(self.output),
@@ -223,13 +231,13 @@ class AuditService:
             line.take_where(lambda asked: asked[0] is channel)
         self._wake()
 
-    def _receive(self, channel: Channel, message: m.Message) -> None:
-        if not isinstance(message, m.AskAudit):
-            channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+    def _receive(self, channel: Channel, message: Message) -> None:
+        if not isinstance(message, AskAudit):
+            channel.post(Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
             return
         self._ask(channel, message)
 
-    def _ask(self, channel: Channel, message: m.AskAudit, failure: PeerError | None = None) -> None:
+    def _ask(self, channel: Channel, message: AskAudit, failure: PeerError | None = None) -> None:
         """Begin an audit, once its constraint is compiled, or refuse it."""
         constraint, grammars = message.request.sampling.constraint, self._engine.grammars
         try:
@@ -249,17 +257,17 @@ class AuditService:
         except PeerError as refusal:
             self._refuse(channel, message, refusal)
 
-    def _refuse(self, channel: Channel, message: m.AskAudit, refusal: PeerError) -> None:
+    def _refuse(self, channel: Channel, message: AskAudit, refusal: PeerError) -> None:
         self._counts.refused[ErrorCode(refusal.code)] += 1
         LOG.info("client=%s: no audit, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
-        channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+        channel.post(Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
 
     @property
     def _has_place(self) -> bool:
         under_way = sum(isinstance(one, AuditedStream) for one in self._requests)
         return under_way < MAX_AUDITS and len(self._requests) < self._config.max_requests
 
-    def _wait(self, channel: Channel, claim: m.AskAudit) -> None:
+    def _wait(self, channel: Channel, claim: AskAudit) -> None:
         """Queue a claim for a place. Raises `PeerError` if too many wait."""
         line = self._about_known if self._knows(claim.author) else self._about_others
         asked = channel, claim
@@ -282,12 +290,12 @@ class AuditService:
             for asked in line.take_where(lambda _: True):
                 self._refuse(*asked, _leaving())
 
-    def _end_waiting(self, line: _Line, asked: tuple[Channel, m.AskAudit]) -> None:
+    def _end_waiting(self, line: _Line, asked: tuple[Channel, AskAudit]) -> None:
         """Refuse a claim that still waits."""
         for channel, claim in line.take_where(lambda one: one is asked):
             self._refuse(channel, claim, _no_time(RETRY_AFTER_S))
 
-    def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
+    def _begin(self, channel: Channel, claim: AskAudit) -> None:
         """Begin to replay a stream. Raises `PeerError` with the reason for a refusal."""
         now_s = _now_s()
         peer_id = channel.peer_id
@@ -334,7 +342,7 @@ class Nobody:
 
     peer_id: str
 
-    def post(self, message: m.Message) -> bool:
+    def post(self, message: Message) -> bool:
         return False
 
 
@@ -349,7 +357,7 @@ def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
     stream.note_fed(len(row.tokens))
 
 
-def verdict_on(claim: m.AskAudit, engine: Engine, config: VerifierConfig) -> m.AuditVerdict:
+def verdict_on(claim: AskAudit, engine: Engine, config: VerifierConfig) -> AuditVerdict:
     """The verdict on a claim. Raises `PeerError` if this engine cannot judge it, and the error of a pass."""
     transcript = check_claim(claim, engine=engine, config=config)
     needed, room = len(claim.request.prompt) + len(claim.tokens), engine.free_tokens

@@ -29,13 +29,25 @@ from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_p2p.transport.link import Delivery, Links, PeerLink, Sink
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.codec import Message
+from cosine_protocol.draft import DRAFT, Mandate, open_mandate
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
-from cosine_protocol.fields import Signed
-from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, DRAFT, LOGPROBS, SHAPING, VERIFY
-from cosine_protocol.statements import open_mandate
+from cosine_protocol.fields import MAX_NAME_BYTES, decode_body
+from cosine_protocol.identity import Signed
+from cosine_protocol.stream import CONSTRAINTS, LOGPROBS, SHAPING, Account, Error
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import (
+    VERIFY,
+    Commit,
+    Credit,
+    Declined,
+    Open,
+    Opened,
+    Pacing,
+    PromptLikelihoods,
+    Report,
+    Tree,
+)
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
@@ -57,8 +69,8 @@ class OwnLink:
     """A session's link to the verifier in the same node, for one request, which is open already."""
 
     peer_id: str
-    opened: m.Opened
-    attach: Callable[[m.Tree], None]
+    opened: Opened
+    attach: Callable[[Tree], None]
     remote_progress: StepCounts
     rtt_s: float = 0.0
     features: frozenset[str] = frozenset({SHAPING, CONSTRAINTS, LOGPROBS})
@@ -73,18 +85,18 @@ class OwnLink:
     def unsubscribe(self, number: int) -> None:
         self._sink = None
 
-    def post(self, message: m.Message) -> bool:
+    def post(self, message: Message) -> bool:
         """Handle a message of the session; only the client may end the request."""
         match message:
-            case m.Open(number):
+            case Open(number):
                 self.deliver(replace(self.opened, number=number))
-            case m.Tree():
+            case Tree():
                 self.attach(message)
         return True
 
-    def deliver(self, message: m.Message) -> None:
+    def deliver(self, message: Message) -> None:
         """Deliver a message of the verifier to the session."""
-        body = decode_body(m.Account, message.body) if isinstance(message, m.Final) else None
+        body = decode_body(Account, message.body) if isinstance(message, FinalMessage) else None
         if self._sink is not None:
             self._sink(Delivery(self.peer_id, VERIFY, message, body))
 
@@ -125,17 +137,17 @@ class CoordinatedRequest:
     def __post_init__(self) -> None:
         self._digest = self.request.tree.root.digest
 
-    def note(self, message: m.Message) -> m.Message:
+    def note(self, message: Message) -> Message:
         """Deliver a message to the session, and return it for the client, with only the credits that are proven."""
         told = message
-        if isinstance(message, m.Commit):
+        if isinstance(message, Commit):
             told = shown = self._shown(message)
             # The transcript is about the client's stream, which began before the session.
             message = replace(shown, transcript=None)
-        if isinstance(message, m.PromptLikelihoods):
+        if isinstance(message, PromptLikelihoods):
             # The session may have begun after some of them.
             return told
-        if isinstance(message, m.Final | m.Error):
+        if isinstance(message, FinalMessage | Error):
             self._is_over = True
             if self.session is not None:
                 ledger = self.session.ledger
@@ -144,7 +156,7 @@ class CoordinatedRequest:
         self.link.deliver(message)
         return told
 
-    def _shown(self, commit: m.Commit) -> m.Commit:
+    def _shown(self, commit: Commit) -> Commit:
         """Send the fragments that prove a commit's authors; return the commit without unproven authors."""
         hidden = []
         for claim in claims_of(commit.tokens, commit.authors, self._digest):
@@ -153,9 +165,7 @@ class CoordinatedRequest:
                 hidden.append(claim)
             elif not signed.is_told:
                 signed.is_told = True
-                credit = m.Credit(
-                    self.request.number, claim.author, signed.fragment.body, signed.fragment.signature
-                )
+                credit = Credit(self.request.number, claim.author, signed.fragment.body, signed.fragment.signature)
                 self.request.channel.post(credit)
         self._digest = commit.digest
         self.drafts.forget_before(commit.position + len(commit.tokens))
@@ -169,7 +179,7 @@ class CoordinatedRequest:
         # The session may not have read the latest commits.
         offered = None if ledger is None else ledger.offered_before(len(self.request.output))
         words = why.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
-        self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
+        self.request.channel.post(Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
 
     def note_lost(self, author: int) -> None:
         """Give up once no drafter is left, except a pupil."""
@@ -183,7 +193,7 @@ class CoordinatedRequest:
         """End the session; with a reason the client is told to coordinate by itself."""
         self.session = None
         if reason and not self._is_over:
-            self.request.channel.post(m.Declined(self.request.number, reason[:MAX_SENTENCE]))
+            self.request.channel.post(Declined(self.request.number, reason[:MAX_SENTENCE]))
 
 
 class RequestCoordinator:
@@ -222,10 +232,10 @@ class RequestCoordinator:
     def begin(
         self,
         request: VerifierRequest,
-        signed: Signed[m.Mandate],
+        signed: Signed[Mandate],
         *,
-        attach: Callable[[VerifierRequest, m.Tree], None],
-        opened: m.Opened,
+        attach: Callable[[VerifierRequest, Tree], None],
+        opened: Opened,
         progress: StepCounts,
     ) -> None:
         """Begin to coordinate a request. Raises `PeerError` with the reason for a refusal."""
@@ -236,7 +246,7 @@ class RequestCoordinator:
             delegate=self._transport.peer_id,
             now_s=self._clock(),
         )
-        if len(mandate.drafters) != request.authors or request.pacing is not m.Pacing.FREE:
+        if len(mandate.drafters) != request.authors or request.pacing is not Pacing.FREE:
             raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not fit the request")
         if request.observer is not None:
             raise PeerError(ErrorCode.BAD_MANDATE, "the request had a mandate already")
@@ -274,9 +284,7 @@ class RequestCoordinator:
         await self._links.close()
         self._checkers.close()
 
-    def _job(
-        self, request: VerifierRequest, mandate: m.Mandate, signed: Signed[m.Mandate], opened: m.Opened
-    ) -> Job:
+    def _job(self, request: VerifierRequest, mandate: Mandate, signed: Signed[Mandate], opened: Opened) -> Job:
         if (trials := self._trials.get(request.client)) is None:
             trials = SpeedTrials(self._strategy.drafter_counts)
             self._trials.note(request.client, trials)

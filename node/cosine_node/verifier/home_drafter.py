@@ -16,7 +16,8 @@ from cosine_node.passes.runner import Runner, count_tokens
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH, MAX_WINDOW_NODES
+from cosine_protocol.draft import MAX_TREE_DEPTH, MAX_WINDOW_NODES
+from cosine_protocol.verify import HOME_AUTHOR
 
 LOG = logging.getLogger(__name__)
 MAX_LEVELS: Final = 8

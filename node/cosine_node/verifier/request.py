@@ -21,12 +21,19 @@ from cosine_p2p.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest
-from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
-from cosine_protocol.messages import FinishReason, Message, Pacing, PromptLikelihoods
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.draft import BASE, Node
 from cosine_protocol.request import Request
+from cosine_protocol.stream import FinishReason
+from cosine_protocol.verify import (
+    FORCED_AUTHOR,
+    HOME_AUTHOR,
+    Likelihood,
+    LikelihoodDigest,
+    Pacing,
+    PromptLikelihoods,
+)
 
 CERTAIN: Final = 1.5
 """Standard errors of the lower bound on an acceptance rate: one rate in fifteen is overestimated."""

@@ -37,13 +37,26 @@ from cosine_p2p.strategy.speed_trial import MAX_TRIALS, TrialPath
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.trust.audit_rule import rounding_of
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AUDIT
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NAMED_STAGES, USER_BYTES
 from cosine_protocol.numerics import DETERMINISTIC
-from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
+from cosine_protocol.stage import MAX_NAMED_STAGES
+from cosine_protocol.stream import Error
+from cosine_protocol.verify import (
+    USER_BYTES,
+    VERIFY,
+    Cancel,
+    Declined,
+    Delegate,
+    Open,
+    Opened,
+    Pacing,
+    Revoke,
+    Tree,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -105,7 +118,7 @@ class VerifierService:
             knows=knows,
             why_not=lambda: None if chain is None else chain.why_not_judge,
         )
-        self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
+        self._queue: FairQueue[tuple[Channel, Open]] = FairQueue()
         self._preparations = Preparations()
 
     @property
@@ -167,43 +180,43 @@ class VerifierService:
         self._queue.take_where(lambda waiting: waiting[0] is channel)
         self._loop.wake()
 
-    def _receive(self, channel: Channel, message: m.Message) -> None:
+    def _receive(self, channel: Channel, message: Message) -> None:
         match message:
-            case m.Open():
+            case Open():
                 self._open(channel, message)
-            case m.Tree() | m.Delegate() | m.Revoke() | m.Cancel():
+            case Tree() | Delegate() | Revoke() | Cancel():
                 request = self._requests.get(channel, message.number)
                 if isinstance(request, VerifierRequest):
                     self._act(request, message)
                 else:
                     self._act_on_waiting(channel, message)
             case _:
-                channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+                channel.post(Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
 
-    def _act(self, request: VerifierRequest, message: m.Tree | m.Delegate | m.Revoke | m.Cancel) -> None:
+    def _act(self, request: VerifierRequest, message: Tree | Delegate | Revoke | Cancel) -> None:
         match message:
-            case m.Tree():
+            case Tree():
                 self._attach(request, message)
-            case m.Delegate():
+            case Delegate():
                 self._coordinate(request, message)
-            case m.Revoke():
+            case Revoke():
                 if self._coordinator is not None:
                     self._coordinator.end(request)
-            case m.Cancel():
+            case Cancel():
                 request.is_cancelled = True
 
-    def _act_on_waiting(self, channel: Channel, message: m.Tree | m.Delegate | m.Revoke | m.Cancel) -> None:
+    def _act_on_waiting(self, channel: Channel, message: Tree | Delegate | Revoke | Cancel) -> None:
         """Handle a message for a request that is not served but may wait for a place."""
         match message:
-            case m.Delegate(number):
-                channel.post(m.Declined(number, "the request has no place here yet"))
-            case m.Cancel(number):
+            case Delegate(number):
+                channel.post(Declined(number, "the request has no place here yet"))
+            case Cancel(number):
                 cancelled = self._queue.take_where(lambda one: one[0] is channel and one[1].number == number)
                 if cancelled or self._preparations.cancel(channel, number):
                     self._refuse(channel, number, self._taken())
 
-    def _open(self, channel: Channel, message: m.Open) -> None:
+    def _open(self, channel: Channel, message: Open) -> None:
         """Begin a request, queue it for a place or for its constraint, or refuse it."""
         user = _user_of(channel, message)
         try:
@@ -232,7 +245,7 @@ class VerifierService:
         else:
             self._refuse(channel, message.number, self._taken())
 
-    def _open_prepared(self, channel: Channel, message: m.Open, failure: PeerError | None) -> None:
+    def _open_prepared(self, channel: Channel, message: Open, failure: PeerError | None) -> None:
         """Open a request after its constraint was compiled."""
         if failure is not None:
             self._refuse(channel, message.number, failure)
@@ -246,9 +259,9 @@ class VerifierService:
     def _refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
         self.counts.refused[ErrorCode(refusal.code)] += 1
         LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
-        channel.post(m.Error(number, refusal.code, refusal.message, refusal.retry_after_s))
+        channel.post(Error(number, refusal.code, refusal.message, refusal.retry_after_s))
 
-    def _checked(self, channel: Channel, message: m.Open) -> Request:
+    def _checked(self, channel: Channel, message: Open) -> Request:
         """The request of an `Open`. Raises `PeerError` with the reason if it cannot be served here."""
         asked = admitted(message, channel.peer_id, engine=self._engine, config=self._config)
         if self._is_draining:
@@ -284,12 +297,12 @@ class VerifierService:
                 self._refuse(channel, message.number, refusal)
         self.audits.serve_waiting()
 
-    def _end_waiting(self, waiting: tuple[Channel, m.Open]) -> None:
+    def _end_waiting(self, waiting: tuple[Channel, Open]) -> None:
         """Refuse a request that still waits."""
         for channel, message in self._queue.take_where(lambda one: one is waiting):
             self._refuse(channel, message.number, self._taken())
 
-    def _begin(self, channel: Channel, message: m.Open, asked: Request) -> None:
+    def _begin(self, channel: Channel, message: Open, asked: Request) -> None:
         """Begin to serve a request."""
         request = self.request_of(channel, message, asked)
         self._requests.add(request)
@@ -298,10 +311,10 @@ class VerifierService:
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
         channel.post(self._opened(message.number))
 
-    def _opened(self, number: int) -> m.Opened:
+    def _opened(self, number: int) -> Opened:
         # Requests share passes, so their load must not count against a client's drafts.
         pass_s = self._loop.curve.seconds(len(self._requests)) if self._chain is None else self.pass_s
-        return m.Opened(number, round(1e6 * pass_s), self.break_even)
+        return Opened(number, round(1e6 * pass_s), self.break_even)
 
     @property
     def plain_pass_s(self) -> float:
@@ -317,7 +330,7 @@ class VerifierService:
         beside = 1.0 if self._home is None else self._home.speedup(curve)
         return round(1000 * break_even(curve, beside=beside))
 
-    def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
+    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
         # The empty scope is shared by all clients; a client's own scope is its peer id, which is never empty.
         scope = "" if self._config.shares_prefixes else channel.peer_id
@@ -329,7 +342,7 @@ class VerifierService:
             rates = DraftRates()
         self._rates.note(path, rates)
         lookup = guide = prediction = None
-        if message.pacing == m.Pacing.FREE:
+        if message.pacing == Pacing.FREE:
             guide = guide_of(self._engine.grammars, asked.sampling)
             lookup = PromptLookup((*self._usual(asked.sampling), *asked.prompt, *message.committed))
             prediction = self._predicted(message)
@@ -340,7 +353,7 @@ class VerifierService:
             asked,
             KvState(sequence, scope),
             list(message.committed),
-            pacing=m.Pacing(message.pacing),
+            pacing=Pacing(message.pacing),
             authors=len(message.authors),
             admission=next(self._admissions),
             # With the same bits in every pass, rounding decides nothing here.
@@ -353,7 +366,7 @@ class VerifierService:
             account=SpeculationAccount(rates),
         )
 
-    def _predicted(self, message: m.Open) -> Prediction | None:
+    def _predicted(self, message: Open) -> Prediction | None:
         """The client's prediction of the output, advanced past the committed tokens."""
         tokens = message.prediction or ()
         # The client cannot know the vocabulary, so an invalid prediction does not fail the request.
@@ -369,7 +382,7 @@ class VerifierService:
         is_json = constraint is not None and constraint.kind == ConstraintKind.SCHEMA
         return grammars.usual_json if grammars is not None and is_json else ()
 
-    def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
+    def _coordinate(self, request: VerifierRequest, message: Delegate) -> None:
         """Coordinate a request by its client's mandate, or decline."""
         try:
             if self._coordinator is None:
@@ -383,15 +396,15 @@ class VerifierService:
             )
         except PeerError as refusal:
             log_of(request).info("not coordinated here, %s", refusal.message)
-            request.channel.post(m.Declined(request.number, refusal.message))
+            request.channel.post(Declined(request.number, refusal.message))
 
-    def _attach_here(self, request: VerifierRequest, tree: m.Tree) -> None:
+    def _attach_here(self, request: VerifierRequest, tree: Tree) -> None:
         """Attach drafts of a session that runs here."""
         if request in self._requests:
             self._attach(request, tree)
             self._loop.wake()
 
-    def _attach(self, request: VerifierRequest, message: m.Tree) -> None:
+    def _attach(self, request: VerifierRequest, message: Tree) -> None:
         """Attach drafts to the request's tree; fail it if the message is inconsistent."""
         if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > request.authors:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
@@ -402,7 +415,7 @@ class VerifierService:
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
 
 
-def _user_of(channel: Channel, message: m.Open) -> User:
+def _user_of(channel: Channel, message: Open) -> User:
     """The user behind a client's request, by the client's cache scope."""
     return User(channel.peer_id, (message.cache_scope or b"")[:USER_BYTES])
 

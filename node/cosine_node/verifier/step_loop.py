@@ -60,11 +60,11 @@ from cosine_node.verifier.request import (
 )
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
-from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import HOME_AUTHOR
-from cosine_protocol.statements import is_transcript_due, sign
+from cosine_protocol.identity import Identity, sign
+from cosine_protocol.stream import Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import HOME_AUTHOR, Commit, PassStats, Transcript, is_transcript_due
 
 LOG = logging.getLogger(__name__)
 
@@ -188,14 +188,14 @@ class StepLoop:
         if not isinstance(error, PeerError):
             is_complex = isinstance(error, GrammarTooComplex)
             error = PeerError(ErrorCode.BAD_CONSTRAINT if is_complex else ErrorCode.BAD_LOGITS, str(error))
-        request.post(m.Error(request.number, error.code, str(error)[:MAX_SENTENCE], error.retry_after_s))
+        request.post(Error(request.number, error.code, str(error)[:MAX_SENTENCE], error.retry_after_s))
         log_of(request).info("failed, %s", error)
         self._forget(request, "error")
 
     def _release_ended(self) -> None:
         for request in self._requests:
             if request.is_cancelled and isinstance(request, VerifierRequest):
-                self._finish(request, m.FinishReason.CANCELLED)
+                self._finish(request, FinishReason.CANCELLED)
             elif request.is_cancelled:
                 self._forget(request, "cancelled")
         for sequence in self._released:
@@ -413,7 +413,7 @@ class StepLoop:
         cached = (
             min(request.kv.cached_tokens, len(request.request.prompt)) if verdict.position == request.first else 0
         )
-        stats = m.PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s), cached or None)
+        stats = PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s), cached or None)
         digest = request.tree.root.digest
         transcript = told = None
         if request.request.logprobs is not None:
@@ -421,18 +421,18 @@ class StepLoop:
             told = request.told.digest()
         has_ended = verdict.finish is not None
         if is_transcript_due(before=verdict.position, after=len(request.output), has_ended=has_ended):
-            committed = m.Transcript(request.first, len(request.output), digest, told)
+            committed = Transcript(request.first, len(request.output), digest, told)
             transcript = sign(self._identity, committed, digest=request.d_0)
         place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
         likelihoods = None if told is None else verdict.likelihoods
-        if not request.post(m.Commit(request.number, *place, likelihoods)):
+        if not request.post(Commit(request.number, *place, likelihoods)):
             request.is_cancelled = True
 
-    def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:
+    def _finish(self, request: VerifierRequest, reason: FinishReason) -> None:
         accepted = tuple(request.accepted[author] for author in range(1, request.authors + 1))
-        account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
+        account = Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
         signed = sign(self._identity, account, digest=request.d_0)
-        request.post(m.Final(signed.body, signed.signature))
+        request.post(FinalMessage(signed.body, signed.signature))
         ending = reason.name.lower()
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)

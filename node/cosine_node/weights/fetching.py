@@ -15,7 +15,7 @@ from cosine_node.weights.peer_source import is_refusal_of_one
 from cosine_node.weights.pieces import PieceBoard, PieceRun
 from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
-from cosine_protocol.manifest import PIECE_BYTES, Manifest, pieces_root
+from cosine_protocol.weights import PIECE_BYTES, Manifest, pieces_root
 
 LOG = logging.getLogger(__name__)
 LOOK_S: Final = 10.0

@@ -9,12 +9,20 @@ from typing import Final
 
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import Channel, read_budget
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
-from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
-from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.fields import CONTENT_DIGEST_BYTES, MAX_CHUNK_BYTES
+from cosine_protocol.stream import Error
+from cosine_protocol.weights import (
+    MAX_MANIFEST_BYTES,
+    WEIGHTS,
+    AskWeights,
+    Manifest,
+    WeightBytes,
+    WeightKind,
+    manifest_digest,
+    pieces_root,
+)
 
 ANSWER_TIMEOUT_S: Final = 30.0
 """With eight concurrent pieces at least 70 kB/s each; slower peers lose to other sources."""
@@ -58,7 +66,7 @@ class PeerSource:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def manifest(self) -> tuple[Manifest, bytes]:
-        encoded = await self._whole(WeightKind.MANIFEST, 0, lambda size: size <= limits.MAX_MANIFEST_BYTES)
+        encoded = await self._whole(WeightKind.MANIFEST, 0, lambda size: size <= MAX_MANIFEST_BYTES)
         if manifest_digest(encoded) != self._digest:
             raise RemoteProtocolError(f"{self.name} sent a manifest of another model")
         return Manifest.decode(encoded), encoded
@@ -86,7 +94,7 @@ class PeerSource:
 
     async def digests(self, manifest: Manifest, row: int) -> list[bytes]:
         tensor = manifest.tensors[row]
-        size = limits.CONTENT_DIGEST_BYTES
+        size = CONTENT_DIGEST_BYTES
         joined = await self._whole(WeightKind.DIGESTS, row, (tensor.pieces * size).__eq__)
         digests = [joined[at : at + size] for at in range(0, len(joined), size)]
         if pieces_root(digests) != tensor.root:
@@ -97,7 +105,7 @@ class PeerSource:
         """The unchecked bytes of a piece; `count` is 1."""
         assert count == self.most_pieces
         tensor = manifest.tensors[row]
-        answer = await self._ask(WeightKind.TENSOR, row, first_piece * limits.MAX_CHUNK_BYTES)
+        answer = await self._ask(WeightKind.TENSOR, row, first_piece * MAX_CHUNK_BYTES)
         if (answer.total_bytes, len(answer.data)) != (tensor.size_bytes, tensor.piece_bytes(first_piece)):
             raise RemoteProtocolError(f"{self.name} sent a piece of {tensor.name} that does not fit")
         return answer.data
@@ -107,7 +115,7 @@ class PeerSource:
         data = bytearray()
         while True:
             answer = await self._ask(kind, index, len(data))
-            due_bytes = min(answer.total_bytes - len(data), limits.MAX_CHUNK_BYTES)
+            due_bytes = min(answer.total_bytes - len(data), MAX_CHUNK_BYTES)
             # Only the last piece may be short, else a peer could send tiny pieces for ever.
             if not fits(answer.total_bytes) or len(answer.data) != due_bytes:
                 raise RemoteProtocolError(f"{self.name} sent something of a wrong length")
@@ -144,15 +152,15 @@ class PeerSource:
                     answered.exception()
             self._asked.clear()
 
-    def _take(self, answer: m.Message) -> None:
-        if isinstance(answer, m.Error) and answer.number == 0:
+    def _take(self, answer: Message) -> None:
+        if isinstance(answer, Error) and answer.number == 0:
             raise PeerError(answer.code, answer.message, answer.retry_after_s)
-        if not isinstance(answer, WeightBytes | m.Error) or not self._asked or self._asked[0][0] != answer.number:
+        if not isinstance(answer, WeightBytes | Error) or not self._asked or self._asked[0][0] != answer.number:
             raise RemoteProtocolError(f"{self.name} did not answer what was asked")
         _, answered = self._asked.popleft()
         if answered.done():
             return
-        if isinstance(answer, m.Error):
+        if isinstance(answer, Error):
             answered.set_exception(PeerError(answer.code, answer.message, answer.retry_after_s))
             answered.exception()
         else:

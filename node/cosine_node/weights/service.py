@@ -11,11 +11,11 @@ from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serving_budget
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
-from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.fields import MAX_CHUNK_BYTES
+from cosine_protocol.stream import Error
+from cosine_protocol.weights import WEIGHTS, AskWeights, WeightBytes, WeightKind
 
 ReadFile = Callable[[Path, int, int], Awaitable[bytes]]
 """Reads bytes of a file by offset and size. Raises `OSError`."""
@@ -60,7 +60,7 @@ class WeightsService:
         peer_id = stream.peer_id
         async with Channel(stream, WEIGHTS, budget=self._reads) as channel:
             if self._streams.total() >= MAX_STREAMS or self._streams[peer_id] >= MAX_OF_PEER:
-                channel.post(m.Error(0, ErrorCode.OVERLOADED, "too many read weights here", RETRY_S))
+                channel.post(Error(0, ErrorCode.OVERLOADED, "too many read weights here", RETRY_S))
                 return
             self._streams[peer_id] += 1
             try:
@@ -74,13 +74,13 @@ class WeightsService:
             except (PeerLost, TimeoutError):
                 return
             except RemoteProtocolError as error:
-                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
+                channel.post(Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
             finally:
                 self._streams[peer_id] -= 1
                 if not self._streams[peer_id]:
                     del self._streams[peer_id]
 
-    async def _answer(self, question: m.Message) -> m.Message:
+    async def _answer(self, question: Message) -> Message:
         if not isinstance(question, AskWeights):
             raise RemoteProtocolError(f"{type(question).__name__} is not a question")
         try:
@@ -88,9 +88,9 @@ class WeightsService:
                 raise PeerError(ErrorCode.WRONG_TARGET, "this node serves another model")
             total_bytes, data = await self._bytes(WeightKind(question.kind), question.index, question.offset)
         except PeerError as refused:
-            return m.Error(question.number, refused.code, refused.message, None)
+            return Error(question.number, refused.code, refused.message, None)
         except OSError:
-            return m.Error(question.number, ErrorCode.INTERNAL, "the weights cannot be read", None)
+            return Error(question.number, ErrorCode.INTERNAL, "the weights cannot be read", None)
         return WeightBytes(question.number, total_bytes, data)
 
     async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
@@ -111,11 +111,11 @@ class WeightsService:
                     raise PeerError(ErrorCode.NOT_HELD, "this tensor is not here")
                 tensor = placed.tensor
                 if kind is WeightKind.TENSOR:
-                    size_bytes = max(0, min(limits.MAX_CHUNK_BYTES, tensor.size_bytes - offset))
+                    size_bytes = max(0, min(MAX_CHUNK_BYTES, tensor.size_bytes - offset))
                     data = await self._read(placed.file, tensor.start + offset, size_bytes)
                     return tensor.size_bytes, data
                 whole = b"".join(tensor.digests)
-        return len(whole), whole[offset : offset + limits.MAX_CHUNK_BYTES]
+        return len(whole), whole[offset : offset + MAX_CHUNK_BYTES]
 
 
 async def _read(file: Path, start: int, size_bytes: int) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cosine_p2p.dht.cell_walk import ELDERS_PART, CellWalk
 from cosine_p2p.dht.postings import MAX_DEPTH, hash_prefix
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -23,7 +23,7 @@ def cells_of(nodes: list[NodeRecord]) -> dict[str, dict[str, NodeRecord]]:
     for node in nodes:
         place = hash_prefix(node.peer_id)
         ways = (cells.setdefault(place[:depth], {}) for depth in range(MAX_DEPTH + 1))
-        next(cell for cell in ways if len(cell) < limits.MAX_CELL_OWNERS)[node.peer_id] = node
+        next(cell for cell in ways if len(cell) < MAX_CELL_OWNERS)[node.peer_id] = node
     return cells
 
 
@@ -70,7 +70,7 @@ def test_all_nodes_are_found_about_as_often() -> None:
 @pytest.mark.parametrize("place", PLACES[::100])
 def test_whoever_fills_the_cells_below_does_not_hide_those_that_were_there_first(place: str) -> None:
     """Every cell below the first is full of strangers."""
-    strangers = {node.peer_id: node for node in NODES[-limits.MAX_CELL_OWNERS :]}
+    strangers = {node.peer_id: node for node in NODES[-MAX_CELL_OWNERS:]}
     found, read = walked(defaultdict(lambda: strangers, {"": ALL[""]}), place, 32)
     assert read <= 512
     assert len(found & ALL[""].keys()) >= 32 // ELDERS_PART

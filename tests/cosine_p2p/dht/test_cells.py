@@ -18,11 +18,19 @@ from cosine_p2p.dht.postings import (
     dht_key,
     subkey_bytes,
 )
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
+from cosine_protocol.fields import encode_body
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
+from cosine_protocol.records import (
+    ALL_TARGETS,
+    MAX_RECORD_TTL_S,
+    NodeRecord,
+    Role,
+    cell_key,
+    cell_name,
+    seal_record,
+)
 from tests.cosine_p2p.private_swarm import Clock
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import in_real_time
@@ -90,7 +98,7 @@ def test_lifetimes_are_bounded() -> None:
     assert accepts(GOOD, OWNER, expires_at_s=until_s - 1)
     for later_s in (until_s + 1, float("inf"), float("nan")):
         assert not accepts(GOOD, OWNER, expires_at_s=later_s)
-    assert not accepts(record_of(OWNER, now_s=NOW_S + 30, lifetime_s=limits.MAX_RECORD_TTL_S), OWNER)
+    assert not accepts(record_of(OWNER, now_s=NOW_S + 30, lifetime_s=MAX_RECORD_TTL_S), OWNER)
     assert not accepts(record_of(OWNER, now_s=NOW_S - 400), OWNER)
     assert accepts(record_of(OWNER, now_s=NOW_S - 310), OWNER), "a record that has just lapsed"
 
@@ -155,7 +163,7 @@ def test_the_store_against_a_plain_model(seed: int) -> None:
         for cell in (b"a", b"b"):
             alive = {p.owner for (k, _), p in said.items() if k == cell and p.expires_at_s >= now_s}
             assert {held.owner for held in store.get(cell, now_s)} == alive
-            assert len(alive) <= limits.MAX_CELL_OWNERS
+            assert len(alive) <= MAX_CELL_OWNERS
 
 
 def directory(cells: MemoryCells, number: int, clock: Clock, *, opener: RecordOpener | None = None) -> DhtDirectory:

@@ -10,10 +10,9 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.directory.discover import DiscoverCells
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
-from cosine_protocol.fields import Signed
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.discover import DISCOVER
+from cosine_protocol.fields import DIGEST_BYTES, encode_body
+from cosine_protocol.identity import Signed
 from cosine_protocol.records import NodeRecord, Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import as_test, in_virtual_time
@@ -32,7 +31,7 @@ def forged(number: int, **changes: Any) -> bytes:
     """A record of another peer, signed by a liar."""
     body = encode_body(record_of(identity_of(number), now_s=NOW_S, **changes))
     liar = identity_of(99)
-    return encode_body(Signed(body, liar.sign(kind="record", digest=b"\0" * limits.DIGEST_BYTES, body=body)))
+    return encode_body(Signed(body, liar.sign(kind="record", digest=b"\0" * DIGEST_BYTES, body=body)))
 
 
 def telling(*records: bytes) -> Reader:

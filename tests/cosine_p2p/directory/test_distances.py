@@ -17,10 +17,9 @@ from cosine_lab.emulation.cities import CITIES, rtt_s
 from cosine_p2p.directory.distances import FORGOTTEN_S, Distances
 from cosine_p2p.directory.vivaldi import LEAST_ERROR, MAX_STEP_S, USABLE_ERROR, Vivaldi
 from cosine_p2p.transport.link import PeerLink
-from cosine_protocol.limits import MAX_COORDINATE_US
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import DRAFT, VERIFY
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.draft import DRAFT
+from cosine_protocol.records import MAX_COORDINATE_US, NetworkCoordinate, NodeRecord
+from cosine_protocol.verify import VERIFY
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.protocol.strategies import COORDINATES
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.directory.learned_name import LearnedName
-from cosine_protocol.limits import MAX_NAME_BYTES
+from cosine_protocol.fields import MAX_NAME_BYTES
 
 
 @given(st.text(min_size=1, max_size=300), st.integers(1, 10**6))

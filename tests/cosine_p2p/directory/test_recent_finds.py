@@ -7,8 +7,8 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.verify import VERIFY
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.scenes import in_virtual_time
 

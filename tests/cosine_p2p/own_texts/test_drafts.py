@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cosine_p2p.own_texts.drafts import FOLLOWED_TOKENS, GUESSED_TOKENS, OwnDrafts
 from cosine_p2p.own_texts.index import TextIndex
 from cosine_p2p.strategy.prediction import MAX_CHAIN
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, NodeBlock
+from cosine_protocol.draft import BASE, MAX_BLOCK_NODES, NodeBlock
 from tests.cosine_p2p.strategy.test_prediction import chains
 
 CHANCE = random.Random("texts")

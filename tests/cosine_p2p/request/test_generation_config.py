@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from cosine_p2p.request.generation_config import read_generation_config
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_NEW_TOKENS
+from cosine_protocol.fields import MAX_NEW_TOKENS
 from cosine_protocol.records import GenerationDefaults
 
 

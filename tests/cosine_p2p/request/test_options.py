@@ -21,7 +21,7 @@ from cosine_p2p.request.options import (
     window_of,
 )
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
+from cosine_protocol.fields import MAX_PROMPT_TOKENS
 from cosine_protocol.request import MAX_SEED
 
 SEEDS = st.integers(0, MAX_SEED)

@@ -12,13 +12,11 @@ from cosine_p2p.session.drafts import MAX_KEPT_NODES, Claim, Drafts, SignedDraft
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Coordination, Mandates
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import BASE, MANDATES, Draft, Fragment, Node, NodeBlock, open_mandate
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import MANDATES
-from cosine_protocol.statements import open_mandate
+from cosine_protocol.fields import encode_body
+from cosine_protocol.verify import Commit, Credit, Delegate, PassStats
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
@@ -56,7 +54,7 @@ class Scene:
         rtt_s: float = FAR_S,
         features: frozenset[str] = frozenset({MANDATES}),
         drafters_may_pay: bool = True,
-    ) -> m.Delegate | None:
+    ) -> Delegate | None:
         link = SimpleNamespace(peer_id=VERIFIER.peer_id, features=features, rtt_s=rtt_s)
         watch = SimpleNamespace(announced_pass_s=0.0)
         upstream = SimpleNamespace(link=link, watch=watch, number=7, is_opened=True)
@@ -65,14 +63,14 @@ class Scene:
         )
 
 
-def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> m.Credit:
+def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> Credit:
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
-    body = encode_body(m.Draft(99, 1, D_0, 0, nodes))
-    return m.Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
+    body = encode_body(Draft(99, 1, D_0, 0, nodes))
+    return Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
 
 
-def commit(tokens: tuple[int, ...], authors: bytes) -> m.Commit:
-    return m.Commit(7, 0, tokens, roll_digest(D_0, tokens), authors, m.PassStats(0, 0, 0))
+def commit(tokens: tuple[int, ...], authors: bytes) -> Commit:
+    return Commit(7, 0, tokens, roll_digest(D_0, tokens), authors, PassStats(0, 0, 0))
 
 
 def delegated() -> Scene:
@@ -144,7 +142,7 @@ def test_an_author_counts_if_its_signature_is_shown_before_the_commit() -> None:
         "another request",
     ],
 )
-def test_a_verifier_that_shows_no_signature_is_found_out_and_not_asked_again(shown: m.Credit | None) -> None:
+def test_a_verifier_that_shows_no_signature_is_found_out_and_not_asked_again(shown: Credit | None) -> None:
     scene = delegated()
     if shown is not None:
         scene.delegation.note_credit(shown)
@@ -162,8 +160,8 @@ def test_after_it_was_taken_back_drafts_count_that_the_client_checked_itself() -
     scene = delegated()
     scene.delegation.take_back("the verifier declined")
     shown = credit((5, 6))
-    draft = m.Draft(7, 1, D_0, 0, NodeBlock.of([Node(BASE, 5, 1.0)]))
-    scene.drafts.add(SignedDraft(1, m.Fragment(shown.body, shown.signature), draft, is_checked=True))
+    draft = Draft(7, 1, D_0, 0, NodeBlock.of([Node(BASE, 5, 1.0)]))
+    scene.drafts.add(SignedDraft(1, Fragment(shown.body, shown.signature), draft, is_checked=True))
     authors = scene.delegation.checked_authors(commit((5, 6), b"\1\1"), D_0, now_s=NOW_S)
     assert (authors, scene.delegation.taken_back) == (b"\1\0", "")
 
@@ -203,8 +201,8 @@ def test_a_delegate_whose_drafters_bring_nothing_for_long_is_not_asked_for_a_whi
 
 def chained(tokens: tuple[int, ...], *, author: int = 1) -> SignedDraft:
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
-    draft = m.Draft(1, 1, roll_digest(D_0, ()), 0, nodes)
-    return SignedDraft(author, m.Fragment(b"", bytes(64)), draft, is_checked=False)
+    draft = Draft(1, 1, roll_digest(D_0, ()), 0, nodes)
+    return SignedDraft(author, Fragment(b"", bytes(64)), draft, is_checked=False)
 
 
 def claims(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> list[Claim]:

@@ -14,20 +14,35 @@ from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceiv
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.transport.link import Delivery, PeerLinks, Sink
 from cosine_p2p.trust.peer_memory import PeerFailures
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
+from cosine_protocol.draft import (
+    BASE,
+    DRAFT,
+    MAX_COMMIT_TOKENS,
+    WINDOWS,
+    Advance,
+    Busy,
+    Draft,
+    Fragment,
+    Node,
+    NodeBlock,
+    Release,
+    ReleaseReason,
+    Start,
+    Started,
+)
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, WINDOWS
+from cosine_protocol.fields import encode_body
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import Cancel
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.scenes import in_virtual_time
 
 REQUEST = replace(request_of("client", max_new_tokens=2000), prompt=(3, 2, 1), nonce=bytes(range(16)))
 D_0 = request_digest(REQUEST)
 NUMBER = 4
-STARTED = m.Started(NUMBER, 1.5, 2000)
+STARTED = Started(NUMBER, 1.5, 2000)
 
 
 @dataclass(slots=True)
@@ -35,7 +50,7 @@ class FakeLink:
     """A link that stores at most `room` posted messages."""
 
     peer_id: str = "peer"
-    posted: list[m.Message] = field(default_factory=list)
+    posted: list[Message] = field(default_factory=list)
     room: int = 1000
     rtt_s: float = 0.02
     sinks: dict[int, Sink] = field(default_factory=dict)
@@ -46,7 +61,7 @@ class FakeLink:
         await asyncio.sleep(self.greets_after_s)
         return self.names
 
-    def post(self, message: m.Message) -> bool:
+    def post(self, message: Message) -> bool:
         has_room = len(self.posted) < self.room
         self.posted += [message] if has_room else []
         return has_room
@@ -94,7 +109,7 @@ class Swarm:
         self.drafters.follow(*authors)
         await asyncio.sleep(0.1)
 
-    def event(self, message: m.Message) -> DrafterStarted | DrafterLost | None:
+    def event(self, message: Message) -> DrafterStarted | DrafterLost | None:
         return self.drafters.event_of(Delivery(peer(1), DRAFT, message))
 
     async def taken(self, *batches: list[Delivery]) -> tuple[list[tuple[int, int]], list[Delivery]]:
@@ -115,10 +130,10 @@ def peer(number: int) -> str:
 
 
 def fragment(sequence: int = 1, *, sender: int = 1, signer: int | None = None) -> Delivery:
-    draft = m.Draft(NUMBER, sequence, D_0, 0, NodeBlock.of([Node(BASE, 7, 1.0)]))
+    draft = Draft(NUMBER, sequence, D_0, 0, NodeBlock.of([Node(BASE, 7, 1.0)]))
     body = encode_body(draft)
     signature = identity_of(signer or sender).sign(kind="fragment", digest=D_0, body=body)
-    return Delivery(peer(sender), DRAFT, m.Fragment(body, signature), draft)
+    return Delivery(peer(sender), DRAFT, Fragment(body, signature), draft)
 
 
 @in_virtual_time
@@ -126,10 +141,10 @@ async def test_a_drafter_that_starts_late_is_told_what_was_committed_meanwhile()
     swarm = Swarm()
     swarm.output.append(5)
     await swarm.follow(1)
-    assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (5,))]
+    assert swarm.link.posted == [Start(NUMBER, REQUEST, (5,))]
     swarm.output += [6, 7]
     assert swarm.event(STARTED) == DrafterStarted(1, 1.5, 0.002, 0.02)
-    assert swarm.link.posted[1:] == [m.Advance(NUMBER, 1, (6, 7))]
+    assert swarm.link.posted[1:] == [Advance(NUMBER, 1, (6, 7))]
     assert swarm.ledger.reports() == ()
 
 
@@ -140,7 +155,7 @@ async def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_
     assert swarm.link.posted == []
     await asyncio.sleep(0.1)
     shown = replace(REQUEST, prompt=(2, 1), nonce=bytes(16))
-    assert swarm.link.posted == [m.Start(NUMBER, shown, (), d_0=D_0)]
+    assert swarm.link.posted == [Start(NUMBER, shown, (), d_0=D_0)]
 
 
 @in_virtual_time
@@ -152,12 +167,12 @@ async def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_draf
     swarm.output += [6, 7]
     swarm.drafters.teach()
     swarm.drafters.teach()
-    assert swarm.link.posted == [m.Start(NUMBER, REQUEST, ()), m.Advance(NUMBER, 0, (6, 7))]
+    assert swarm.link.posted == [Start(NUMBER, REQUEST, ()), Advance(NUMBER, 0, (6, 7))]
     # Its loss is told to those who count the drafters left.
-    assert swarm.event(m.Busy(NUMBER, 1.0)) == DrafterLost(1)
+    assert swarm.event(Busy(NUMBER, 1.0)) == DrafterLost(1)
     swarm.output.append(8)
     swarm.drafters.teach()
-    assert swarm.link.posted[2:] == [m.Release(NUMBER, 0, 2, m.ReleaseReason.ENDED)]
+    assert swarm.link.posted[2:] == [Release(NUMBER, 0, 2, ReleaseReason.ENDED)]
 
 
 @pytest.mark.parametrize("pupil", [0, 1])
@@ -177,7 +192,7 @@ async def test_long_commits_go_in_parts_and_what_a_full_link_refused_goes_later(
     swarm.drafters.advance(1, len(swarm.output))
     swarm.link.room = 1000
     swarm.drafters.advance(1, len(swarm.output))
-    parts = [message for message in swarm.link.posted if isinstance(message, m.Advance)]
+    parts = [message for message in swarm.link.posted if isinstance(message, Advance)]
     assert [part.position for part in parts] == [0, MAX_COMMIT_TOKENS, 2 * MAX_COMMIT_TOKENS]
     assert [token for part in parts for token in part.tokens] == swarm.output
 
@@ -198,9 +213,9 @@ async def test_a_message_out_of_place_ends_a_drafter() -> None:
     swarm = Swarm()
     assert swarm.event(STARTED) == DrafterLost(1)
     await swarm.follow(1)
-    assert swarm.event(m.Final(b"", bytes(64))) is None
-    assert swarm.event(m.Cancel(NUMBER)) == DrafterLost(1)
-    assert swarm.link.posted[-1] == m.Release(NUMBER, 0, 0, m.ReleaseReason.ENDED)
+    assert swarm.event(FinalMessage(b"", bytes(64))) is None
+    assert swarm.event(Cancel(NUMBER)) == DrafterLost(1)
+    assert swarm.link.posted[-1] == Release(NUMBER, 0, 0, ReleaseReason.ENDED)
 
 
 @in_virtual_time

@@ -1,7 +1,7 @@
 """Tests of the pass times of a request."""
 
 from cosine_p2p.session.pass_times import LATEST_PASSES, ReportedPasses
-from cosine_protocol.messages import PassStats
+from cosine_protocol.verify import PassStats
 
 
 def noted(*passes: tuple[int, int], is_first: bool = False) -> ReportedPasses:

@@ -20,8 +20,7 @@ from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import NetworkCoordinate, NodeRecord
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 
 NOW_S = 1000.0

@@ -16,38 +16,39 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, GenerationFailed
-from cosine_protocol.messages import Transcript
-from cosine_protocol.protocols import VERIFY
-from cosine_protocol.statements import sign
+from cosine_protocol.fields import encode_body
+from cosine_protocol.identity import sign
+from cosine_protocol.stream import Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Cancel, Commit, Open, Opened, PassStats, Transcript
 from tests.cosine_p2p.samples import identity_of, request_of
 from tests.scenes import in_virtual_time
 
 VERIFIER = identity_of(1)
-STATS = m.PassStats(0, 1, 60_000)
+STATS = PassStats(0, 1, 60_000)
 REQUEST = request_of("client", max_new_tokens=3)
 D_0 = request_digest(REQUEST)
 NUMBER = 4
-Script = Callable[[int], Iterable[m.Message]]
-Behaviour = Callable[[Channel, m.Message], Coroutine[None, None, None]]
+Script = Callable[[int], Iterable[Message]]
+Behaviour = Callable[[Channel, Message], Coroutine[None, None, None]]
 
 
-def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (), authors: bytes = b"") -> m.Commit:
+def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (), authors: bytes = b"") -> Commit:
     digest = roll_digest(D_0, [*after, *tokens])
-    return m.Commit(number, len(after), tokens, digest, authors or bytes(len(tokens)), STATS)
+    return Commit(number, len(after), tokens, digest, authors or bytes(len(tokens)), STATS)
 
 
-def signed(commit: m.Commit, *, signer: int = 1, digest: bytes | None = None) -> m.Commit:
+def signed(commit: Commit, *, signer: int = 1, digest: bytes | None = None) -> Commit:
     transcript = Transcript(0, commit.position + len(commit.tokens), digest or commit.digest)
     return replace(commit, transcript=sign(identity_of(signer), transcript, digest=D_0))
 
 
-def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
-    body = encode_body(m.Account(number, 0, len(tokens), roll_digest(D_0, tokens), ()))
-    return m.Final(body, identity_of(signer).sign(kind="final", digest=D_0, body=body))
+def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> FinalMessage:
+    body = encode_body(Account(number, 0, len(tokens), roll_digest(D_0, tokens), ()))
+    return FinalMessage(body, identity_of(signer).sign(kind="final", digest=D_0, body=body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class Outcome:
 def outcome(script: Script) -> tuple[Session, list[int], str]:
     """Run a session against a verifier that answers `Open` with a script: its tokens and its error."""
 
-    async def behave(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Open):
-            for reply in (m.Opened(message.number, 60_000), *script(message.number)):
+    async def behave(channel: Channel, message: Message) -> None:
+        if isinstance(message, Open):
+            for reply in (Opened(message.number, 60_000), *script(message.number)):
                 channel.post(reply)
 
     done = played({1: behave})
@@ -116,7 +117,7 @@ def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None
     async def handle(stream: Stream) -> None:
         tasks: set[asyncio.Task[None]] = set()
 
-        def answer(channel: Channel, message: m.Message) -> None:
+        def answer(channel: Channel, message: Message) -> None:
             tasks.add(asyncio.ensure_future(behave(channel, message)))
 
         try:
@@ -129,12 +130,12 @@ def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None
     return handle
 
 
-def timed(*replies: tuple[float, Callable[[int], m.Message]]) -> Behaviour:
+def timed(*replies: tuple[float, Callable[[int], Message]]) -> Behaviour:
     """Answer `Open` with `Opened`, then each reply after its pause, in seconds."""
 
-    async def behave(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Open):
-            channel.post(m.Opened(message.number, 60_000))
+    async def behave(channel: Channel, message: Message) -> None:
+        if isinstance(message, Open):
+            channel.post(Opened(message.number, 60_000))
             for pause_s, reply in replies:
                 await asyncio.sleep(pause_s)
                 channel.post(reply(message.number))
@@ -151,7 +152,7 @@ async def _at_once(check: Callable[[], _T], /) -> _T:
 
 
 def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
-    ends: tuple[float, Callable[[int], m.Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
+    ends: tuple[float, Callable[[int], Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
     silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})
     honest = played({1: timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), ends)})
     assert silent.tokens == honest.tokens == [1, 2, 3]
@@ -164,13 +165,13 @@ def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
         (lambda n: (commit(n, (1,), after=(5,)),), "does not continue"),
         (lambda n: (commit(n, (1, 2, 3, 4)),), "exceeds the requested length"),
         (lambda n: (commit(n, (1,), authors=b"\x01"),), "authors"),
-        (lambda n: (m.Commit(n, 0, (1,), bytes(16), b"\x00", STATS),), "digest"),
+        (lambda n: (Commit(n, 0, (1,), bytes(16), b"\x00", STATS),), "digest"),
         (lambda n: (commit(n, (1,)), final(n, (1,))), "before its end"),
         (lambda n: (commit(n, (1, 9)), final(n, (1, 9), signer=2)), "signature"),
         (lambda n: (signed(commit(n, (1,)), signer=2),), "the signature of a transcript"),
         (lambda n: (signed(commit(n, (1,)), digest=bytes(16)),), "a transcript is not that of the stream"),
-        (lambda n: (m.Cancel(n),), "unexpected Cancel"),
-        (lambda n: (m.Error(n, 7, "full up", 2.0),), "refused: full up"),
+        (lambda n: (Cancel(n),), "unexpected Cancel"),
+        (lambda n: (Error(n, 7, "full up", 2.0),), "refused: full up"),
         (lambda n: (), "made no progress"),
     ],
 )
@@ -182,34 +183,34 @@ def test_what_a_verifier_may_not_do_is_named(script: Script, reason: str) -> Non
 
 
 def test_a_verifier_that_leaves_after_the_last_token_has_done_its_work() -> None:
-    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: m.Error(n, 9, "shutting down", None)))
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: Error(n, 9, "shutting down", None)))
     done = played({1: script, 2: timed()})
-    assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+    assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", FinishReason.LENGTH)
 
 
 def test_an_account_that_never_comes_is_not_waited_for() -> None:
     done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))})
-    assert (done.tokens, done.session.finish) == ([1, 9], m.FinishReason.EOS)
+    assert (done.tokens, done.session.finish) == ([1, 9], FinishReason.EOS)
     assert done.seconds < 6
 
 
-async def serve_all(channel: Channel, message: m.Message) -> None:
-    if isinstance(message, m.Open):
+async def serve_all(channel: Channel, message: Message) -> None:
+    if isinstance(message, Open):
         after = message.committed
         for token in (5, 6, 7)[len(after) :]:
             after = (*after, token)
-            reply = m.Opened(message.number, 60_000) if len(after) == len(message.committed) + 1 else None
+            reply = Opened(message.number, 60_000) if len(after) == len(message.committed) + 1 else None
             for each in (reply, commit(message.number, (token,), after=after[:-1])):
                 if each is not None:
                     channel.post(each)
         channel.post(final(message.number, (5, 6, 7), signer=2))
 
 
-async def leave_after_one(channel: Channel, message: m.Message) -> None:
-    if isinstance(message, m.Open):
-        channel.post(m.Opened(message.number, 60_000))
+async def leave_after_one(channel: Channel, message: Message) -> None:
+    if isinstance(message, Open):
+        channel.post(Opened(message.number, 60_000))
         channel.post(commit(message.number, (5,)))
-        channel.post(m.Error(message.number, ErrorCode.INTERNAL, "it goes", None))
+        channel.post(Error(message.number, ErrorCode.INTERNAL, "it goes", None))
 
 
 class FoundLater(OtherVerifiers):

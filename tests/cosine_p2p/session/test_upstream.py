@@ -10,13 +10,21 @@ from cosine_p2p.session.stall import Watch
 from cosine_p2p.session.upstream import LEAST_COMMITS, SignedStreams, Upstream
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
-from cosine_protocol import messages as m
+from cosine_protocol.audit import open_claim
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.likelihoods import Likelihood, TokenLikelihood, told_digest
-from cosine_protocol.messages import Transcript
+from cosine_protocol.identity import sign
 from cosine_protocol.request import AskedLogprobs
-from cosine_protocol.statements import open_claim, sign
+from cosine_protocol.verify import (
+    Commit,
+    Likelihood,
+    PassStats,
+    PromptLikelihoods,
+    TokenLikelihood,
+    Transcript,
+    told_digest,
+)
 from tests.cosine_p2p.samples import identity_of, request_of
 
 REQUEST = request_of("client", max_new_tokens=6)
@@ -30,12 +38,12 @@ def upstream(after: tuple[int, ...] = (), *, number: int = 1, is_opened: bool = 
     return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), Watch(since_s=0.0), is_opened)
 
 
-def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
+def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> Commit:
     digest = roll_digest(D_0, [*after, *tokens])
-    return m.Commit(1, len(after), tokens, digest, bytes(len(tokens)), m.PassStats(0, 0, 60_000))
+    return Commit(1, len(after), tokens, digest, bytes(len(tokens)), PassStats(0, 0, 60_000))
 
 
-def signed(number: int, first: int, start: int, end: int) -> m.Commit:
+def signed(number: int, first: int, start: int, end: int) -> Commit:
     """Return a commit of `OUTPUT[start:end]` by a verifier that signs all tokens from `first`."""
     part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
     transcript = sign(identity_of(number), part, digest=D_0)
@@ -92,15 +100,15 @@ def likely(token: int) -> Likelihood:
     return Likelihood(500_000, (TokenLikelihood(token, 500_000),))
 
 
-def of_prompt(*tokens: int, position: int = 1) -> m.PromptLikelihoods:
-    return m.PromptLikelihoods(1, position, tuple(map(likely, tokens)))
+def of_prompt(*tokens: int, position: int = 1) -> PromptLikelihoods:
+    return PromptLikelihoods(1, position, tuple(map(likely, tokens)))
 
 
-def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None) -> m.Commit:
+def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None) -> Commit:
     digest = roll_digest(TELLING_D_0, tokens)
     told = tuple(map(likely, tokens)) if likelihoods is None else likelihoods
-    stats = m.PassStats(0, 0, 60_000)
-    return m.Commit(1, 0, tokens, digest, bytes(len(tokens)), stats, likelihoods=told)
+    stats = PassStats(0, 0, 60_000)
+    return Commit(1, 0, tokens, digest, bytes(len(tokens)), stats, likelihoods=told)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +123,13 @@ def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None)
         ),
     ],
 )
-def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: list[m.Message], why: str) -> None:
+def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: list[Message], why: str) -> None:
     verifier = telling()
 
-    def take(message: m.Message) -> None:
-        if isinstance(message, m.PromptLikelihoods):
+    def take(message: Message) -> None:
+        if isinstance(message, PromptLikelihoods):
             verifier.take_prompt_likelihoods(message)
-        elif isinstance(message, m.Commit):
+        elif isinstance(message, Commit):
             verifier.take(message, authors=0)
 
     for good in messages[:-1]:

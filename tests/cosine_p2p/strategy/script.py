@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from cosine_p2p.strategy.base import Action, Committed, DrafterStarted, FragmentReceived, SendTree
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.messages import Draft, PassStats
-from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.draft import BASE, Draft, Node, NodeBlock
+from cosine_protocol.verify import PassStats
 
 ROOT = bytes(16)
 

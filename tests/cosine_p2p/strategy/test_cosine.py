@@ -19,7 +19,8 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.cosine import SILENT_TOKENS, VERIFIER_CUTS, Cosine, CosineOptions
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH
+from cosine_protocol.draft import MAX_TREE_DEPTH
+from cosine_protocol.verify import HOME_AUTHOR
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cosine_p2p.strategy.fusion import Calibration, FusedView, Fusion
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.draft import BASE, Node
 
 ROOT = bytes(16)
 Drafts = dict[int, dict[int, float]]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.strategy.prediction import MAX_CHAIN, MAX_STRAY_CHAIN, STRAY_PROBABILITIES, Prediction
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+from cosine_protocol.draft import BASE, MAX_BLOCK_NODES, Node, NodeBlock
 
 TEXT = tuple(range(100, 160))
 

@@ -7,8 +7,7 @@ import pytest
 
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree, block_below, connected
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
+from cosine_protocol.draft import BASE, MAX_BLOCK_NODES, MAX_TREE_DEPTH, Node
 
 ROOT = bytes(16)
 Shape = dict[bytes, tuple[bytes, int, int, tuple[tuple[int, float], ...]]]

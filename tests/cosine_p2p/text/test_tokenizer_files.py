@@ -22,17 +22,17 @@ from cosine_p2p.text.tokenizer_files import (
 )
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import DISCOVER, AskFile, FilePiece, Records
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
-from cosine_protocol.messages import AskFile, FilePiece
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_CHUNK_BYTES, MAX_FILE_BYTES
+from cosine_protocol.stream import Error
 from tests.scenes import in_real_time, in_virtual_time
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
 BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
 
-Answer = Callable[[AskFile], m.Message]
+Answer = Callable[[AskFile], Message]
 
 
 @in_real_time
@@ -60,16 +60,16 @@ def serving_stream(answer: Answer) -> Callable[[Stream], Awaitable[None]]:
 
 
 def serving(files: TokenizerFiles) -> Answer:
-    def answer(question: AskFile) -> m.Message:
+    def answer(question: AskFile) -> Message:
         data = files.answer(question.name)
-        piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        piece = data[question.offset : question.offset + MAX_CHUNK_BYTES]
         return FilePiece(question.number, len(data), piece)
 
     return answer
 
 
 def compressing(files: TokenizerFiles) -> Answer:
-    def answer(question: AskFile) -> m.Message:
+    def answer(question: AskFile) -> Message:
         assert question.compresses
         piece = serving(files)(question)
         assert isinstance(piece, FilePiece)
@@ -84,7 +84,7 @@ def test_pieces_may_come_compressed_and_what_expands_to_more_is_refused() -> Non
 
     swollen = zlib.compress(bytes(1 << 27))
 
-    def swelling(question: AskFile) -> m.Message:
+    def swelling(question: AskFile) -> Message:
         return FilePiece(question.number, 10, swollen, is_compressed=True)
 
     for wrong in (
@@ -102,7 +102,7 @@ def test_files_arrive_whole_and_others_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="do not match"):
         fetch(serving(BIG), FILES.digest)
     with pytest.raises(PeerError, match="not here"):
-        fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
+        fetch(lambda question: Error(question.number, 4, "not here", None), FILES.digest)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_files_arrive_whole_and_others_are_refused() -> None:
     ],
 )
 def test_no_other_names_are_taken_for_chat_templates(listing: bytes) -> None:
-    def answer(question: AskFile) -> m.Message:
+    def answer(question: AskFile) -> Message:
         data = listing if question.name == TEMPLATE_FOLDER else b""
         return FilePiece(question.number, len(data), data)
 
@@ -130,7 +130,7 @@ def test_no_other_names_are_taken_for_chat_templates(listing: bytes) -> None:
         lambda question: FilePiece(question.number, 2, b"123"),
         lambda question: FilePiece(question.number + 1, 0, b""),
         lambda question: FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
-        lambda question: m.Records(question.number, ()),
+        lambda question: Records(question.number, ()),
     ],
 )  # fmt: skip
 def test_pieces_that_do_not_fit_are_refused(answer: Answer) -> None:
@@ -141,10 +141,10 @@ def test_pieces_that_do_not_fit_are_refused(answer: Answer) -> None:
 def test_all_files_together_are_bounded() -> None:
     asked: list[str] = []
 
-    def answer(question: AskFile) -> m.Message:
+    def answer(question: AskFile) -> Message:
         asked.append(question.name)
-        size = limits.MAX_FILE_BYTES if question.name != NAMES[0] else 1
-        return FilePiece(question.number, size, bytes(min(size, limits.MAX_CHUNK_BYTES)))
+        size = MAX_FILE_BYTES if question.name != NAMES[0] else 1
+        return FilePiece(question.number, size, bytes(min(size, MAX_CHUNK_BYTES)))
 
     with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
         fetch(answer, FILES.digest)

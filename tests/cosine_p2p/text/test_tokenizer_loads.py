@@ -11,8 +11,8 @@ from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles
 from cosine_p2p.text.tokenizer_loads import TokenizerLoads
 from cosine_p2p.transport.base import Stream
+from cosine_protocol.discover import DISCOVER
 from cosine_protocol.errors import UsageError
-from cosine_protocol.protocols import DISCOVER
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.scenes import in_real_time
 

@@ -14,8 +14,8 @@ from cosine_p2p.transport.addresses import (
     parse_initial_peers,
     range_of,
 )
-from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
+from cosine_protocol.fields import MAX_ADDRESSES
 from tests.cosine_p2p.samples import identity_of
 
 PEER, OTHER = (identity_of(number).peer_id for number in (1, 2))
@@ -69,7 +69,7 @@ def test_the_book_keeps_the_latest_word_only_what_is_the_peers_and_so_much() -> 
     assert book.of(PEER) == {parse_dialable(whole): whole}
     assert not book.of(OTHER)
     book.note(PEER, [f"/ip4/192.0.2.1/tcp/{port}" for port in range(1, 99)])
-    assert len(book.of(PEER)) == limits.MAX_ADDRESSES
+    assert len(book.of(PEER)) == MAX_ADDRESSES
     for number in range(MAX_KNOWN_PEERS):
         book.note(f"peer {number}", [])
     assert not book.of(PEER)

@@ -21,17 +21,19 @@ from cosine_p2p.transport.channel import (
 from cosine_p2p.transport.link import Delivery, Links
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
+from cosine_protocol.codec import FrameDecoder, Message, decode, encode, encode_frame
+from cosine_protocol.discover import STATUS, AskRecords, AskStatus, Status
+from cosine_protocol.draft import DRAFT
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import DRAFT, STATUS, VERIFY, VERSION
+from cosine_protocol.stream import VERSION, Error, Hello, Pong
+from cosine_protocol.verify import VERIFY, Cancel
 from tests.scenes import in_virtual_time
 
-HELLO = m.Hello(VERSION, (), "test")
+HELLO = Hello(VERSION, (), "test")
 OWN_PING = 123_456_789
 
 
-def framed(*messages: m.Message) -> bytes:
+def framed(*messages: Message) -> bytes:
     return b"".join(encode_frame(encode(message)) for message in messages)
 
 
@@ -41,7 +43,7 @@ async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: fl
     return await network.join("client").dial("server", STATUS)
 
 
-def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
+def saying(*messages: Message) -> Callable[[Stream], Awaitable[None]]:
     async def handle(stream: Stream) -> None:
         await stream.write(framed(*messages))
 
@@ -49,7 +51,7 @@ def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
 
 
 async def echoing(stream: Stream) -> None:
-    def answer(channel: Channel, message: m.Message) -> None:
+    def answer(channel: Channel, message: Message) -> None:
         channel.post(message)
 
     await serve_channel(stream, STATUS, answer, progress=StepCounts(7, 9))
@@ -58,18 +60,18 @@ async def echoing(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("said", "error", "reason"),
     [
-        ([m.AskStatus(3)], RemoteProtocolError, "hello"),
-        ([m.Hello(VERSION + 1, (), "test")], RemoteProtocolError, f"version {VERSION + 1}"),
-        ([HELLO, m.Cancel(1)], RemoteProtocolError, "does not belong"),
+        ([AskStatus(3)], RemoteProtocolError, "hello"),
+        ([Hello(VERSION + 1, (), "test")], RemoteProtocolError, f"version {VERSION + 1}"),
+        ([HELLO, Cancel(1)], RemoteProtocolError, "does not belong"),
         ([HELLO], PeerLost, "nothing was heard"),
     ],
 )
 @in_virtual_time
 async def test_only_messages_of_the_protocol_follow_the_hello_and_silence_is_a_loss(
-    said: list[m.Message], error: type[Exception], reason: str
+    said: list[Message], error: type[Exception], reason: str
 ) -> None:
-    async with Channel(await dialled(saying(HELLO, m.AskStatus(3))), STATUS) as channel:
-        assert await channel.receive() == m.AskStatus(3)
+    async with Channel(await dialled(saying(HELLO, AskStatus(3))), STATUS) as channel:
+        assert await channel.receive() == AskStatus(3)
     began_s = asyncio.get_running_loop().time()
     async with Channel(await dialled(saying(*said)), STATUS) as channel:
         with pytest.raises(error, match=reason):
@@ -80,7 +82,7 @@ async def test_only_messages_of_the_protocol_follow_the_hello_and_silence_is_a_l
 @in_virtual_time
 async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_first_answer_on() -> None:
     async with Channel(await dialled(echoing, one_way_s=0.04), STATUS) as channel:
-        channel.post(m.AskStatus(1))
+        channel.post(AskStatus(1))
         await channel.receive()
         assert channel.rtt_s == pytest.approx(0.08)
         with pytest.raises(TimeoutError):
@@ -98,7 +100,7 @@ async def test_a_peer_that_answers_pings_before_they_arrive_does_not_seem_near(
     monkeypatch.setattr("cosine_p2p.transport.channel.draw_ping_number", lambda: OWN_PING)
     # The right number would count.
     for numbers, counts in ((range(64), False), ([OWN_PING], True)):
-        stream = await dialled(saying(HELLO, *map(m.Pong, numbers), m.AskStatus(3)))
+        stream = await dialled(saying(HELLO, *map(Pong, numbers), AskStatus(3)))
         async with Channel(stream, STATUS) as channel:
             await channel.receive()
             assert (channel.rtt_s is not None) is counts
@@ -116,9 +118,9 @@ async def test_a_peer_that_reads_nothing_holds_its_sender_up_and_fills_no_memory
     async with Channel(stream, STATUS) as channel:
         with pytest.raises(PeerLost):
             while True:
-                await channel.send(m.AskRecords(1, "x" * 250))
+                await channel.send(AskRecords(1, "x" * 250))
                 assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
-                while channel.post(m.Status(1, bytes(4000), 0, 0, 0.0)):
+                while channel.post(Status(1, bytes(4000), 0, 0, 0.0)):
                     assert channel.waiting_bytes <= MAX_WAITING_BYTES
         assert asyncio.get_running_loop().time() >= 60
 
@@ -128,11 +130,11 @@ async def test_a_peer_that_reads_nothing_holds_its_sender_up_and_fills_no_memory
 async def test_a_breach_of_the_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
     stream = await dialled(echoing)
     await stream.write(garbage)
-    decoder, messages = FrameDecoder(), list[m.Message]()
+    decoder, messages = FrameDecoder(), list[Message]()
     while data := await stream.read():
         messages += [decode(frame) for frame in decoder.feed(data)]
     last = messages[-1]
-    assert isinstance(last, m.Error)
+    assert isinstance(last, Error)
     assert (last.number, last.code) == (0, 2)
 
 
@@ -141,7 +143,7 @@ async def test_a_flooding_peer_loses_its_streams_is_counted_once_and_may_return_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A peer floods over two streams, tries again during the silence, and once after it."""
-    frame = framed(m.Status(1, bytes(4000), 0, 0, 0.0))
+    frame = framed(Status(1, bytes(4000), 0, 0, 0.0))
     network, budget, ends = MemoryNetwork(), serving_budget(), list[tuple[float, str]]()
     denied, noted, loop = DeniedPeers(), list[str](), asyncio.get_running_loop()
     monkeypatch.setattr(denied, "note_disconnected", noted.append)
@@ -191,9 +193,9 @@ class Server:
         self.streams += 1
         await serve_channel(stream, protocol, self._answer)
 
-    def _answer(self, channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Cancel):
-            channel.post(m.Error(message.number, 1, f"about {message.number}", None))
+    def _answer(self, channel: Channel, message: Message) -> None:
+        if isinstance(message, Cancel):
+            channel.post(Error(message.number, 1, f"about {message.number}", None))
 
 
 @in_virtual_time
@@ -207,13 +209,13 @@ async def test_requests_share_one_link_for_each_protocol_and_hear_only_their_own
     for number, deliveries in heard.items():
         first.subscribe(number, deliveries.append)
     for number in (1, 2, 1, 3):
-        first.post(m.Cancel(number))
+        first.post(Cancel(number))
     await asyncio.sleep(0.5)
     await links.close()
     assert server.streams == 2
     for number, times in ((1, 2), (2, 1)):
         told = [delivery.message for delivery in heard[number] if delivery.message]
-        assert told == [m.Error(number, 1, f"about {number}", None)] * times
+        assert told == [Error(number, 1, f"about {number}", None)] * times
 
 
 @in_virtual_time

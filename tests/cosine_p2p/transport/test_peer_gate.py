@@ -10,9 +10,10 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
-from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
+from cosine_protocol.codec import FrameDecoder, Message, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.membership import Member, Revoked
+from cosine_protocol.stream import Error, Hello
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 from tests.scenes import in_virtual_time
@@ -40,7 +41,7 @@ async def between(node: PeerGate | None, client: PeerGate | None, play: Play) ->
         await serving.close()
 
 
-async def all_of(stream: Stream) -> list[m.Message]:
+async def all_of(stream: Stream) -> list[Message]:
     data = b""
     while piece := await stream.read():
         data += piece
@@ -65,7 +66,7 @@ def test_members_talk_and_without_a_swarm_everybody() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [b"", encode_frame(encode(m.Hello(1, (), "a"))), encode_frame(b"junk"), b"\xff\xff\xff\xff", b"\0\0"],
+    [b"", encode_frame(encode(Hello(1, (), "a"))), encode_frame(b"junk"), b"\xff\xff\xff\xff", b"\0\0"],
     ids=["nothing", "a hello", "junk", "too long a frame", "half a frame"],
 )
 def test_a_peer_without_a_certificate_gets_one_error_and_a_silent_one_nothing(first: bytes) -> None:
@@ -86,7 +87,7 @@ def test_a_peer_without_a_certificate_gets_one_error_and_a_silent_one_nothing(fi
 def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
     swarm = PrivateSwarm()
     ours = swarm.member(CLIENT, revocations=swarm.revoke(sequence=5))
-    heard: list[m.Message] = []
+    heard: list[Message] = []
 
     async def run() -> None:
         network = MemoryNetwork()
@@ -102,7 +103,7 @@ def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
         await stranger.close()
 
     run_virtual(run())
-    assert heard == [m.Member(ours.certificate, 5)]
+    assert heard == [Member(ours.certificate, 5)]
 
 
 @pytest.mark.parametrize("knowing", ["node", "client"])
@@ -119,7 +120,7 @@ def test_the_newest_list_of_revoked_certificates_is_passed_on(knowing: str) -> N
 def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
     async def gets_one_error(stream: Stream) -> None:
         [error] = await all_of(stream)
-        assert isinstance(error, m.Error)
+        assert isinstance(error, Error)
         assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
 
     between(PeerGate(denied=DeniedPeers([CLIENT])), None, gets_one_error)
@@ -133,13 +134,13 @@ def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
 
 def test_a_list_that_was_promised_must_come() -> None:
     swarm = PrivateSwarm()
-    for second in (m.Hello(1, (), "a"), m.Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
+    for second in (Hello(1, (), "a"), Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
 
-        async def play(stream: Stream, then: m.Message = second) -> None:
-            await stream.write(encode_frame(encode(m.Member(swarm.admit(CLIENT), 9))))
+        async def play(stream: Stream, then: Message = second) -> None:
+            await stream.write(encode_frame(encode(Member(swarm.admit(CLIENT), 9))))
             await stream.write(encode_frame(encode(then)))
             shown, error = await all_of(stream)
-            assert isinstance(shown, m.Member) and isinstance(error, m.Error)
+            assert isinstance(shown, Member) and isinstance(error, Error)
             assert error.code == ErrorCode.NOT_ADMITTED
 
         between(PeerGate(swarm.member(NODE)), None, play)

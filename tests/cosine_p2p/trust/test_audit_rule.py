@@ -23,12 +23,13 @@ from cosine_p2p.trust.audit_rule import (
 )
 from cosine_p2p.trust.evidence import MAX_PIECES, Evidence, EvidenceFile, Statement, evidence_of_json
 from cosine_p2p.trust.voices import Opinion, Poll
+from cosine_protocol.audit import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP, AskAudit, Audited, AuditFinding, AuditVerdict
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NEW_TOKENS, MAX_SCORE_GAP
-from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Transcript
+from cosine_protocol.fields import MAX_NEW_TOKENS
+from cosine_protocol.identity import sign
 from cosine_protocol.request import AskedLogprobs, Sampling
-from cosine_protocol.statements import sign
+from cosine_protocol.verify import Transcript
 from tests.cosine_p2p.samples import identity_of
 from tests.protocol.samples import request_of
 

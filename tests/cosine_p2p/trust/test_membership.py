@@ -10,8 +10,7 @@ from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.founded_swarm import KEY_FILE, LEDGER_FILE, FoundedSwarm
 from cosine_p2p.trust.membership import LOOK_AGAIN_S, Membership, read_swarm_file
 from cosine_protocol.errors import NotAMember, UsageError
-from cosine_protocol.limits import MAX_CERTIFICATE_S
-from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
+from cosine_protocol.membership import CERTIFICATE_LINE, MAX_CERTIFICATE_S, REVOCATIONS_LINE, as_line
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, Clock, PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 

@@ -8,8 +8,7 @@ from cosine_gateway.page.swarm_facts import swarm_facts
 from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.advice.own_machine import OwnMachine
 from cosine_p2p.survey import NodeSight, Survey
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import Role
+from cosine_protocol.records import NetworkCoordinate, Role
 from tests.cosine_p2p.samples import record_of
 
 HOSTILE: Final = {

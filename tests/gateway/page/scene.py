@@ -12,9 +12,8 @@ from typing import Any, Final
 from cosine_engine.curve import CostCurve
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.serving.status_service import StatusService
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import STATUS
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.discover import STATUS
+from cosine_protocol.records import NetworkCoordinate, NodeRecord, Role
 from tests.cosine_p2p.samples import stage_offer
 from tests.gateway.gateways import MODEL
 from tests.gateway.played import END, Letters, Play, Player

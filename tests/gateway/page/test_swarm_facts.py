@@ -8,8 +8,7 @@ import pytest
 from cosine_gateway.page.swarm_facts import changes, swarm_facts, way_to
 from cosine_node.advice.own_machine import OwnMachine
 from cosine_p2p.survey import NodeSight, Survey
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import Role
+from cosine_protocol.records import NetworkCoordinate, Role
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 
 

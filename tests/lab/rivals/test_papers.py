@@ -13,8 +13,7 @@ from cosine_lab.rivals.speculative import Speculative
 from cosine_p2p.strategy.base import FragmentReceived, SendAdvance, SendAssign, SendTree, Strategy, VerifierOpened
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.messages import Draft
-from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.draft import BASE, Draft, Node, NodeBlock
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started, tokens_of_trees
 
 

@@ -21,7 +21,7 @@ from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.stages.engine import StageModel, load_part
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 from tests.cosine_p2p.samples import stage_offer
 from tests.node.chains.liars import CandidService, Lie, lying_hosts
 from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, served

@@ -13,7 +13,7 @@ from cosine_node.stages.engine import HostedChain, StageHost, StageModel
 from cosine_node.stages.inbox import ComputedFeed, ComputedFeeds
 from cosine_node.stages.service import ServedChain, StageService
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol.stage_messages import FeedPart, Join
+from cosine_protocol.stage import FeedPart, Join
 
 SHORT_TOKENS: Final = 8
 """Rows of texts that are written have fewer, those of prompts and replays more."""

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from cosine_engine.base import Choice
 from cosine_node.chains.comparison import TRACE_ROUNDING, ChainTrace, StageTrace, agrees, contradiction
 from cosine_node.stages.projections import Projections
-from cosine_protocol.limits import PROJECTIONS
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import PROJECTIONS, LayerRange
 
 LAYERS: Final = 8
 POSITIONS: Final = 24

@@ -7,7 +7,7 @@ import pytest
 from cosine_node.chains.comparison import Contradiction
 from cosine_node.chains.disputes import CHECK_SHARE, CLEARLY, Disputes
 from cosine_p2p.trust.standing import PROVEN
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 NOW: Final[dict[str, float]] = {"now_s": 0.0}
 

@@ -22,10 +22,11 @@ from cosine_node.stages.operations import ChainLost
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
-from cosine_protocol.limits import MAX_FEED_TOKENS
-from cosine_protocol.protocols import PROBES, SHAPING, STAGE
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    MAX_FEED_TOKENS,
+    PROBES,
+    STAGE,
     FedRow,
     FeedPart,
     FeedPass,
@@ -37,6 +38,7 @@ from cosine_protocol.stage_messages import (
     Results,
     RowAnswer,
 )
+from cosine_protocol.stream import SHAPING
 from tests.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.engine.staged import load_untried, ranges, whole_engine
 from tests.engine.tiny_models import VOCAB

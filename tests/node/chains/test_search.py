@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain, loaded_pass_s
 from cosine_node.stages.coverage import holders, lacked_most, unheld
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 
 HEAD = "head"
 LAYERS = 8

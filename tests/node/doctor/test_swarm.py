@@ -16,7 +16,7 @@ from cosine_node.doctor.swarm import (
 )
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.survey import NodeSight
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.discover import DISCOVER
 from cosine_protocol.records import ALL_TARGETS, Role, cell_name, seal_record
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of

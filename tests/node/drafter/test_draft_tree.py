@@ -20,7 +20,7 @@ from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.nodes import MAX_BLOCK_NODES
+from cosine_protocol.draft import MAX_BLOCK_NODES
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import StreamRecord
 from tests.node.peers import request_of

@@ -23,16 +23,27 @@ from cosine_node.drafter.service import (
 )
 from cosine_p2p.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import (
+    DRAFT,
+    Advance,
+    Assign,
+    Busy,
+    Draft,
+    Fragment,
+    Mandate,
+    Release,
+    ReleaseReason,
+    Start,
+    Started,
+)
 from cosine_protocol.errors import BadSignature, ErrorCode
-from cosine_protocol.fields import Signed
-from cosine_protocol.identity import Identity, verify
-from cosine_protocol.messages import Mandate
-from cosine_protocol.protocols import DRAFT
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import Identity, Signed, sign, verify
 from cosine_protocol.request import Request, Sampling
-from cosine_protocol.statements import sign
+from cosine_protocol.stream import Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
 from cosine_train.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from tests.node.peers import (
     FLAT,
@@ -86,28 +97,28 @@ async def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any
         assert bench.engine.open_sequences == 0
 
 
-def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> m.Start:
-    return m.Start(number, request, committed)
+def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> Start:
+    return Start(number, request, committed)
 
 
-def assign(base: bytes, *, position: int = 0, **options: Any) -> m.Assign:
+def assign(base: bytes, *, position: int = 0, **options: Any) -> Assign:
     plan: dict[str, Any] = {"depth": 8, "width": 1, "window": 8} | options
-    return m.Assign(1, base, position, **plan)
+    return Assign(1, base, position, **plan)
 
 
 async def followed(caller: Caller, *, prompt: tuple[int, ...] = (1, 2, 3), window: int = 8) -> Request:
     request = request_of(caller.peer_id, prompt=prompt, max_new_tokens=LONG)
     caller.post(start(request), assign(request_digest(request), window=window))
-    await caller.until(m.Started)
+    await caller.until(Started)
     return request
 
 
-def draft_of(fragment: m.Fragment) -> m.Draft:
-    return decode_body(m.Draft, fragment.body)
+def draft_of(fragment: Fragment) -> Draft:
+    return decode_body(Draft, fragment.body)
 
 
-def fragments_in(messages: list[m.Message]) -> list[m.Draft]:
-    return [draft_of(message) for message in messages if isinstance(message, m.Fragment)]
+def fragments_in(messages: list[Message]) -> list[Draft]:
+    return [draft_of(message) for message in messages if isinstance(message, Fragment)]
 
 
 @played(play)
@@ -118,13 +129,13 @@ async def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_strea
     request = request_of(caller.peer_id, max_new_tokens=LONG, numerics="bfloat16", target_digest=bytes([9]) * 32)
     d_0 = request_digest(request)
     caller.post(start(request))
-    started = await caller.until(m.Started)
+    started = await caller.until(Started)
     assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
     assert fragments_in(await caller.hear_for(1.0)) == []
     caller.post(assign(d_0))
     heard = await caller.hear_for(0.5)
     for fragment in heard:
-        assert isinstance(fragment, m.Fragment)
+        assert isinstance(fragment, Fragment)
         signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
         verify(**signed, digest=d_0, signature=fragment.signature)
         with pytest.raises(BadSignature):
@@ -145,14 +156,14 @@ async def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_
     silent = [await bench.caller() for _ in range(2)]
     for one in silent:
         one.post(start(request_of(one.peer_id)))
-        await one.until(m.Started)
+        await one.until(Started)
     caller.post(start(request_of(caller.peer_id)))
-    assert (await caller.until(m.Busy)).number == 1
+    assert (await caller.until(Busy)).number == 1
     heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S) for one in silent))
-    assert not any(isinstance(message, m.Busy) for some in heard for message in some)
+    assert not any(isinstance(message, Busy) for some in heard for message in some)
     caller.post(start(request_of(caller.peer_id)))
-    await caller.until(m.Started)
-    assert await silent[0].until(m.Busy) == m.Busy(1, RETRY_AFTER_S)
+    await caller.until(Started)
+    assert await silent[0].until(Busy) == Busy(1, RETRY_AFTER_S)
     await asyncio.gather(*(one.hear_for(FORGOTTEN_S + TICK_S) for one in bench.callers))
     assert bench.service.requests == 0
 
@@ -175,10 +186,10 @@ def test_what_cannot_be_followed_is_refused_with_its_code(
 ) -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         caller.post(start(request_of(**{"client": caller.peer_id, **change}), committed=committed))
-        assert (await caller.until(m.Error, number=1)).code == code
+        assert (await caller.until(Error, number=1)).code == code
         assert bench.engine.open_sequences == 0
         # What fits the context to its last token is followed, and has its number for itself.
-        for expected in (m.Started, m.Error):
+        for expected in (Started, Error):
             caller.post(start(request_of(caller.peer_id, prompt=(1,) * 30), committed=(1,)))
             await caller.until(expected, number=1)
         assert bench.service.requests == 1
@@ -191,25 +202,25 @@ async def test_drafting_stops_two_seconds_after_the_client_was_last_heard(bench:
     request = await followed(caller, window=1)
     stream = expected_output(request, bench.engine)
     await caller.hear_for(0.5)
-    caller.post(m.Advance(1, 0, stream[:1]))
-    await caller.until(m.Fragment)
+    caller.post(Advance(1, 0, stream[:1]))
+    await caller.until(Fragment)
     await caller.hear_for(IDLE_S + 0.5)
     passes = bench.engine.passes
     other = await bench.caller()
     other.post(start(request_of(other.peer_id)))
-    await other.until(m.Started)
+    await other.until(Started)
     assert bench.engine.passes == passes + 1
-    caller.post(m.Advance(1, 1, stream[1:2]))
-    assert draft_of(await caller.until(m.Fragment)).position == 2
+    caller.post(Advance(1, 1, stream[1:2]))
+    assert draft_of(await caller.until(Fragment)).position == 2
 
 
 @played(play)
 async def test_a_draining_drafter_lets_go_and_takes_nobody(bench: Bench, caller: Caller) -> None:
     await followed(caller)
     await bench.service.drain()
-    assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+    assert (await caller.until(Error, number=1)).code == ErrorCode.SHUTTING_DOWN
     caller.post(start(request_of(caller.peer_id), number=2))
-    assert (await caller.until(m.Busy)).number == 2
+    assert (await caller.until(Busy)).number == 2
 
 
 @pytest.mark.parametrize("tokens", [(64,), (1, 1 << 30)])
@@ -222,12 +233,12 @@ async def test_tokens_outside_the_vocabulary_hurt_no_other_request(
     await other.hear_for(0.5)
     hostile = request_of(caller.peer_id)
     d_0 = request_digest(hostile)
-    caller.post(start(hostile), assign(d_0), m.Advance(1, 0, tokens), assign(d_0))
+    caller.post(start(hostile), assign(d_0), Advance(1, 0, tokens), assign(d_0))
     await caller.hear_for(0.5)
-    other.post(m.Advance(1, 0, expected_output(request, bench.engine)[:1]))
+    other.post(Advance(1, 0, expected_output(request, bench.engine)[:1]))
     heard = await other.hear_for(0.5)
     assert fragments_in(heard)
-    assert not [message for message in heard if isinstance(message, m.Error)]
+    assert not [message for message in heard if isinstance(message, Error)]
 
 
 @played(play)
@@ -240,19 +251,19 @@ async def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole
     # The scripted engine looks at three tokens, and the noise at output positions alone.
     shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
     known = expected[:2]
-    caller.post(m.Start(1, shown, known, d_0=d_0), assign(roll_digest(d_0, known), position=2, depth=4))
-    await caller.until(m.Started)
-    fragment = await caller.until(m.Fragment)
+    caller.post(Start(1, shown, known, d_0=d_0), assign(roll_digest(d_0, known), position=2, depth=4))
+    await caller.until(Started)
+    fragment = await caller.until(Fragment)
     verify(kind="fragment", signer=SERVER.peer_id, digest=d_0, body=fragment.body, signature=fragment.signature)
     draft = draft_of(fragment)
     assert (draft.base, draft.position) == (roll_digest(d_0, known), 2)
     assert draft.nodes.tokens[0] == expected[2]
-    caller.post(m.Advance(1, 2, expected[2:5]), m.Release(1))
-    final = await caller.until(m.Final)
+    caller.post(Advance(1, 2, expected[2:5]), Release(1))
+    final = await caller.until(FinalMessage)
     verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
-    account = decode_body(m.Account, final.body)
+    account = decode_body(Account, final.body)
     sent = sum(len(each.nodes) for each in fragments_in(caller.heard))
-    assert account == m.Account(1, m.FinishReason.CANCELLED, 5, roll_digest(d_0, expected[:5]), (sent,))
+    assert account == Account(1, FinishReason.CANCELLED, 5, roll_digest(d_0, expected[:5]), (sent,))
     assert bench.service.requests == 0
 
 
@@ -263,16 +274,16 @@ async def test_what_came_of_drafts_is_the_clients_word_bounded_by_what_was_sent(
     counts = bench.service.counts
     request = request_of(caller.peer_id, max_new_tokens=LONG)
     caller.post(start(request), assign(request_digest(request)))
-    await caller.until(m.Fragment)
-    caller.post(m.Release(1, 1, 8, m.ReleaseReason.OTHERS_BETTER))
-    await caller.until(m.Final)
+    await caller.until(Fragment)
+    caller.post(Release(1, 1, 8, ReleaseReason.OTHERS_BETTER))
+    await caller.until(FinalMessage)
     assert (counts.accepted_tokens, counts.text_tokens) == (1, 8)
     # The text has ended: the same request is told of once more, and counts once.
-    caller.post(m.Release(1, LONG, LONG, m.ReleaseReason.ENDED), m.Release(9, 5, 5, m.ReleaseReason.ENDED))
-    caller.post(start(request, number=2), m.Release(2, 0, 50, m.ReleaseReason.ENDED))
+    caller.post(Release(1, LONG, LONG, ReleaseReason.ENDED), Release(9, 5, 5, ReleaseReason.ENDED))
+    caller.post(start(request, number=2), Release(2, 0, 50, ReleaseReason.ENDED))
     await caller.hear_for(0.5)
     assert (counts.accepted_tokens, counts.text_tokens) == (counts.sent_nodes, LONG)
-    assert counts.let_go == {m.ReleaseReason.OTHERS_BETTER: 1}
+    assert counts.let_go == {ReleaseReason.OTHERS_BETTER: 1}
 
 
 CLIENT = Identity.from_seed(bytes([200]) * 32)
@@ -301,16 +312,16 @@ def asked_for(**changes: Any) -> Request:
 async def test_a_delegate_is_followed_for_its_client_s_mandate_at_one_place(bench: Bench, caller: Caller) -> None:
     request = asked_for()
     shown = mandate(request, caller.peer_id)
-    caller.post(m.Start(1, request, (), shown), assign(request_digest(request)))
-    await caller.until(m.Started)
-    fragment = await caller.until(m.Fragment)
+    caller.post(Start(1, request, (), shown), assign(request_digest(request)))
+    await caller.until(Started)
+    fragment = await caller.until(Fragment)
     signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
     verify(**signed, digest=request_digest(request), signature=fragment.signature)
-    caller.post(m.Start(2, request, (), shown))
-    assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
+    caller.post(Start(2, request, (), shown))
+    assert (await caller.until(Error, number=2)).code == ErrorCode.BAD_MANDATE
     assert bench.service.requests == 1
-    caller.post(m.Release(1), m.Start(2, request, (), shown))
-    await caller.until(m.Started, number=2)
+    caller.post(Release(1), Start(2, request, (), shown))
+    await caller.until(Started, number=2)
 
 
 @pytest.mark.parametrize(
@@ -330,11 +341,11 @@ async def test_a_delegate_shows_the_window_of_the_client_s_prompt_under_the_dige
     shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
     digest = request_digest(shown) if names_it else None
     signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens, shown=digest)
-    caller.post(m.Start(1, replace(shown, prompt=prompt), (), signed, d_0=request_digest(whole)))
+    caller.post(Start(1, replace(shown, prompt=prompt), (), signed, d_0=request_digest(whole)))
     if reason is None:
-        await caller.until(m.Started)
+        await caller.until(Started)
     else:
-        assert (await caller.until(m.Error)).message == reason
+        assert (await caller.until(Error)).message == reason
 
 
 @played(play, clock=lambda: CLOCK_S)
@@ -342,11 +353,11 @@ async def test_a_mandate_is_used_up_after_a_few_beginnings(bench: Bench, caller:
     request = asked_for()
     shown = mandate(request, caller.peer_id)
     for number in range(1, MAX_MANDATE_USES + 1):
-        caller.post(m.Start(number, request, (), shown))
-        await caller.until(m.Started, number=number)
-        caller.post(m.Release(number))
-    caller.post(m.Start(99, request, (), shown))
-    assert (await caller.until(m.Error, number=99)).message == "the mandate is used up"
+        caller.post(Start(number, request, (), shown))
+        await caller.until(Started, number=number)
+        caller.post(Release(number))
+    caller.post(Start(99, request, (), shown))
+    assert (await caller.until(Error, number=99)).message == "the mandate is used up"
 
 
 @pytest.mark.parametrize(
@@ -369,8 +380,8 @@ async def test_without_one_that_holds_it_is_refused(
 ) -> None:
     request = asked_for()
     shown = None if changes is None else mandate(request, **{"delegate": caller.peer_id} | changes)
-    caller.post(m.Start(1, request, (4, 5), shown))
-    assert (await caller.until(m.Error)).code == code
+    caller.post(Start(1, request, (4, 5), shown))
+    assert (await caller.until(Error)).code == code
     assert bench.service.requests == 0
 
 
@@ -381,12 +392,12 @@ def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) ->
     async def scene(bench: Bench, caller: Caller) -> None:
         request = request_of(CLIENT.peer_id, max_new_tokens=LONG)
         signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=shares)
-        caller.post(m.Start(1, request, (), signed, shares_feedback=None if shares else True))
-        await caller.until(m.Started)
+        caller.post(Start(1, request, (), signed, shares_feedback=None if shares else True))
+        await caller.until(Started)
         for position, token in enumerate(expected_output(request, bench.engine)[:20]):
-            caller.post(m.Advance(1, position, (token,)))
+            caller.post(Advance(1, position, (token,)))
             await caller.hear_for(0.1)
-        caller.post(m.Release(1))
+        caller.post(Release(1))
         await asyncio.sleep(2 * RETURN_S)
 
     play(scene, keep_stream=kept.append, clock=lambda: CLOCK_S)

@@ -11,8 +11,7 @@ import pytest
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.serving.announcing import STATUS_KEY, Announcer
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import NodeRecord, Role, open_record
+from cosine_protocol.records import NetworkCoordinate, NodeRecord, Role, open_record
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.scenes import as_test, in_virtual_time
 

@@ -16,10 +16,11 @@ from cosine_node.serving.discover_service import (
 )
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, expanded
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import DISCOVER, MAX_CELL_OWNERS, AskFile, AskRecords, FilePiece, Records
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.fields import MAX_CHUNK_BYTES, MAX_FILE_BYTES
+from cosine_protocol.stream import Error
 from tests.node.peers import answers_of
 from tests.scenes import in_virtual_time
 
@@ -30,7 +31,7 @@ async def no_records(key: str) -> Sequence[bytes]:
     return ()
 
 
-async def ask(service: DiscoverService, *questions: m.Message) -> list[m.Message]:
+async def ask(service: DiscoverService, *questions: Message) -> list[Message]:
     return await answers_of(service.handle, DISCOVER, *questions)
 
 
@@ -39,33 +40,33 @@ def test_pieces_are_bounded_and_absent_files_are_empty() -> None:
     answers = asyncio.run(
         ask(
             service,
-            m.AskFile(1, FILES.digest, "tokenizer.json", 0),
-            m.AskFile(2, FILES.digest, "tokenizer.json", 767_999),
-            m.AskFile(3, FILES.digest, "tokenizer.json", limits.MAX_FILE_BYTES),
-            m.AskFile(4, FILES.digest, "../identity", 0),
+            AskFile(1, FILES.digest, "tokenizer.json", 0),
+            AskFile(2, FILES.digest, "tokenizer.json", 767_999),
+            AskFile(3, FILES.digest, "tokenizer.json", MAX_FILE_BYTES),
+            AskFile(4, FILES.digest, "../identity", 0),
         )
     )
-    assert answers[0] == m.FilePiece(1, 768_000, FILES.files["tokenizer.json"][: limits.MAX_CHUNK_BYTES])
+    assert answers[0] == FilePiece(1, 768_000, FILES.files["tokenizer.json"][:MAX_CHUNK_BYTES])
     assert answers[1:] == [
-        m.FilePiece(2, 768_000, b"\xff"),
-        m.FilePiece(3, 768_000, b""),
-        m.FilePiece(4, 0, b""),
+        FilePiece(2, 768_000, b"\xff"),
+        FilePiece(3, 768_000, b""),
+        FilePiece(4, 0, b""),
     ]
 
 
 def test_pieces_are_compressed_on_request_if_that_makes_them_smaller() -> None:
     files = TokenizerFiles({"tokenizer.json": b"abc" * 200_000, "vocab.txt": b"xy"})
-    starts = (0, limits.MAX_CHUNK_BYTES, 1)
-    asked = [m.AskFile(1, files.digest, "tokenizer.json", start, compresses=True) for start in starts]
-    asked.append(m.AskFile(1, files.digest, "vocab.txt", 0, compresses=True))
+    starts = (0, MAX_CHUNK_BYTES, 1)
+    asked = [AskFile(1, files.digest, "tokenizer.json", start, compresses=True) for start in starts]
+    asked.append(AskFile(1, files.digest, "vocab.txt", 0, compresses=True))
     *compressed, odd, short = asyncio.run(ask(DiscoverService(no_records, files), *asked))
     for start, piece in zip(starts, compressed, strict=False):
-        assert isinstance(piece, m.FilePiece) and piece.is_compressed and piece.total_bytes == 600_000
-        expected = files.files["tokenizer.json"][start : start + limits.MAX_CHUNK_BYTES]
-        assert expanded(piece, most_bytes=limits.MAX_CHUNK_BYTES) == expected
+        assert isinstance(piece, FilePiece) and piece.is_compressed and piece.total_bytes == 600_000
+        expected = files.files["tokenizer.json"][start : start + MAX_CHUNK_BYTES]
+        assert expanded(piece, most_bytes=MAX_CHUNK_BYTES) == expected
     # Unaligned pieces are not compressed, as there are millions.
-    assert isinstance(odd, m.FilePiece) and not odd.is_compressed
-    assert short == m.FilePiece(1, 2, b"xy")
+    assert isinstance(odd, FilePiece) and not odd.is_compressed
+    assert short == FilePiece(1, 2, b"xy")
 
 
 def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
@@ -76,12 +77,12 @@ def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
 
 
 def test_records_are_verbatim_and_bounded() -> None:
-    (answer,) = asyncio.run(ask(DiscoverService(records_of(b"one", b"two")), m.AskRecords(7, "cell")))
-    assert answer == m.Records(7, (b"one", b"two", b"cell"))
+    (answer,) = asyncio.run(ask(DiscoverService(records_of(b"one", b"two")), AskRecords(7, "cell")))
+    assert answer == Records(7, (b"one", b"two", b"cell"))
     service = DiscoverService(records_of(bytes(5000), *[b"r"] * 100))
-    (answer,) = asyncio.run(ask(service, m.AskRecords(7, "cell")))
-    assert isinstance(answer, m.Records)
-    assert len(answer.records) == limits.MAX_CELL_OWNERS - 1
+    (answer,) = asyncio.run(ask(service, AskRecords(7, "cell")))
+    assert isinstance(answer, Records)
+    assert len(answer.records) == MAX_CELL_OWNERS - 1
 
 
 @in_virtual_time
@@ -94,9 +95,9 @@ async def test_cells_requested_together_are_read_concurrently_and_answered_in_or
     await network.join("server").serve(DISCOVER, DiscoverService(read).handle)
     async with Channel(await network.join("client").dial("server", DISCOVER), DISCOVER) as channel:
         for number, cell in enumerate(("first", "second")):
-            channel.post(m.AskRecords(number, cell))
-        assert await channel.receive() == m.Records(0, (b"first",))
-        assert await channel.receive() == m.Records(1, (b"second",))
+            channel.post(AskRecords(number, cell))
+        assert await channel.receive() == Records(0, (b"first",))
+        assert await channel.receive() == Records(1, (b"second",))
     assert asyncio.get_running_loop().time() < 1.1
 
 
@@ -107,26 +108,26 @@ async def fail(key: str) -> Sequence[bytes]:
 @pytest.mark.parametrize(
     ("service", "question", "code"),
     [
-        (DiscoverService(no_records, FILES), m.AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
-        (DiscoverService(no_records), m.AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
-        (DiscoverService(fail), m.AskRecords(1, "cell"), ErrorCode.INTERNAL),
-        (DiscoverService(no_records), m.FilePiece(0, 0, b""), ErrorCode.MALFORMED),
+        (DiscoverService(no_records, FILES), AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
+        (DiscoverService(no_records), AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
+        (DiscoverService(fail), AskRecords(1, "cell"), ErrorCode.INTERNAL),
+        (DiscoverService(no_records), FilePiece(0, 0, b""), ErrorCode.MALFORMED),
     ],
     ids=["another tokenizer", "no tokenizer", "no directory", "no question"],
 )
 def test_what_cannot_be_answered_is_an_error(service: DiscoverService, question: Any, code: ErrorCode) -> None:
     (answer,) = asyncio.run(ask(service, question))
-    assert isinstance(answer, m.Error)
+    assert isinstance(answer, Error)
     assert (answer.number, answer.code) == (question.number, code)
 
 
 def test_whoever_asks_without_end_is_refused_and_others_are_answered() -> None:
     service = DiscoverService(records_of(b"one"), clock=lambda: 0.0)
-    questions = [m.AskRecords(number, "cell") for number in range(int(QUESTION_BURST) + 3)]
+    questions = [AskRecords(number, "cell") for number in range(int(QUESTION_BURST) + 3)]
     answers = asyncio.run(ask(service, *questions))
-    assert all(isinstance(answer, m.Records) for answer in answers[:-3])
+    assert all(isinstance(answer, Records) for answer in answers[:-3])
     refused = answers[-1]
-    assert isinstance(refused, m.Error)
+    assert isinstance(refused, Error)
     assert (refused.code, refused.retry_after_s) == (ErrorCode.OVERLOADED, 1 / QUESTION_RATE)
     assert not service._budget.is_silenced("another", now_s=0.0)
 

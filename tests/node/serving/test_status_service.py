@@ -13,17 +13,17 @@ from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream, StreamHandler
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
+from cosine_protocol.discover import STATUS, AskStatus, Status
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import STATUS
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import NetworkCoordinate, NodeRecord, Role
+from cosine_protocol.stream import Error
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.node.peers import answers_of
 from tests.scenes import in_virtual_time
 
 
-async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | None = None) -> list[m.Message]:
+async def asked(*questions: Message, after_s: float = 0.0, vivaldi: Vivaldi | None = None) -> list[Message]:
     counts = iter(range(100))
     service = StatusService(lambda: (b"record", 3, next(counts)), vivaldi=vivaldi)
     await asyncio.sleep(after_s)
@@ -32,16 +32,16 @@ async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | 
 
 def test_each_request_is_answered_and_an_error_does_not_end_the_stream() -> None:
     vivaldi = Vivaldi(Random(0).random)
-    questions = (m.AskStatus(4), m.Status(1, b"", 0, 0, 0.0), m.AskStatus(5))
+    questions = (AskStatus(4), Status(1, b"", 0, 0, 0.0), AskStatus(5))
     first, error, second = run_virtual(asked(*questions, after_s=12.5, vivaldi=vivaldi))
-    assert isinstance(first, m.Status) and isinstance(second, m.Status)
+    assert isinstance(first, Status) and isinstance(second, Status)
     assert (first.number, first.record, first.requests, first.steps) == (4, b"record", 3, 0)
     assert (second.number, second.steps) == (5, 1)
     assert first.uptime_s == pytest.approx(12.5)
     assert first.coordinate == vivaldi.coordinate
-    assert isinstance(error, m.Error) and error.code == ErrorCode.MALFORMED
-    (silent,) = run_virtual(asked(m.AskStatus(1)))
-    assert isinstance(silent, m.Status) and silent.coordinate is None
+    assert isinstance(error, Error) and error.code == ErrorCode.MALFORMED
+    (silent,) = run_virtual(asked(AskStatus(1)))
+    assert isinstance(silent, Status) and silent.coordinate is None
 
 
 OWN, DRAFTER, VERIFIER, OLD = map(identity_of, (1, 2, 3, 4))

@@ -16,7 +16,7 @@ from cosine_engine.torch.loading import read_config
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 from tests.engine.gguf_architectures import TINY
 from tests.engine.random_serving import Asked, serve_alone
 from tests.engine.staged import in_step, ranges

@@ -18,11 +18,11 @@ from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.idle_chains import FRESH_S, IDLE_S, IDLERS_S, IdleChains
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import Joined, OpenSequence, Passed, Results
+from cosine_protocol.stage import STAGE, Joined, OpenSequence, Passed, Results
+from cosine_protocol.stream import Error
 from tests.engine.staged import load_untried, ranges
 from tests.node.stages.chains import ServedStages, at_once, served
 from tests.scenes import in_virtual_time
@@ -96,7 +96,7 @@ class Head:
         self.fed = 0
         self.channel: Channel
 
-    async def join(self, opened: AsyncExitStack) -> m.Message:
+    async def join(self, opened: AsyncExitStack) -> Message:
         """Join, and return the stage's answer."""
         network = self.stages.network
         transport = network.transports.get(self.name) or network.join(self.name)
@@ -107,7 +107,7 @@ class Head:
         self.channel.post(replace(join, pool_tokens=self.tokens))
         return await self.channel.receive()
 
-    async def work(self) -> m.Message:
+    async def work(self) -> Message:
         """Feed one token, and return the stage's answer."""
         if not self.fed:
             self.channel.post(OpenSequence(0, Sampling(), 1, None))
@@ -116,7 +116,7 @@ class Head:
         self.fed += 1
         return await self.said()
 
-    async def said(self) -> m.Message:
+    async def said(self) -> Message:
         while isinstance(message := await self.channel.receive(), Passed):
             pass
         return message
@@ -152,16 +152,16 @@ def test_heads_that_only_beat_give_their_room_to_one_that_asks(whole: StageModel
         head = Head(stages, "head", 7, HALF)
         assert isinstance(await head.join(opened), Joined)
         error = await idlers[0].said()
-        assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED
+        assert isinstance(error, Error) and error.code == ErrorCode.OVERLOADED
         assert "another head needs the room of this idle chain" in error.message
         assert isinstance(await head.work(), Results)
         # It may join again, but not instead of a working head, and is idle from the start.
         again = Head(stages, "idler 0", 8, HALF)
         assert isinstance(await again.join(opened), Joined)
-        assert isinstance(await idlers[1].said(), m.Error)
+        assert isinstance(await idlers[1].said(), Error)
         other = Head(stages, "other", 9, HALF)
         assert isinstance(await other.join(opened), Joined)
-        assert isinstance(await again.said(), m.Error)
+        assert isinstance(await again.said(), Error)
         assert isinstance(await head.work(), Results)
 
     play(whole, scene)
@@ -176,7 +176,7 @@ def test_heads_of_one_network_do_not_have_all_of_the_pool(whole: StageModel) -> 
             assert isinstance(await near.work(), Results)
         refused = Head(stages, "near 2", 2, 16)
         error = await refused.join(opened)
-        assert isinstance(error, m.Error) and "the heads of one network may have" in error.message
+        assert isinstance(error, Error) and "the heads of one network may have" in error.message
         far = Head(stages, "far", 3, quarter)
         assert isinstance(await far.join(opened), Joined)
 

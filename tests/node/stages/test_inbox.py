@@ -12,8 +12,8 @@ from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import WINDOW_S, BusyShare, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.limits import MAX_PART_BYTES
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    MAX_PART_BYTES,
     Activations,
     BookOperation,
     FeedPass,

@@ -13,7 +13,7 @@ from cosine_node.stages import opening
 from cosine_node.stages.engine import load_part
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.errors import UsageError
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 from tests.engine.staged import ranges
 from tests.engine.tiny_models import VOCAB, build, pool_bytes
 from tests.node.stages.chains import FOUR

@@ -19,11 +19,11 @@ from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import (
+from cosine_protocol.stage import (
+    STAGE,
     FeedPart,
     Follow,
     Join,
@@ -37,6 +37,7 @@ from cosine_protocol.stage_messages import (
     Results,
     RowFault,
 )
+from cosine_protocol.stream import Error
 from tests.engine.staged import load_untried, ranges
 from tests.engine.tiny_models import VOCAB
 from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, served
@@ -65,7 +66,7 @@ def join_of(stages: ServedStages, *, number: int = 1, **changes: Any) -> Join:
 
 
 @asynccontextmanager
-async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> AsyncIterator[Channel]:
+async def stream_of(stages: ServedStages, peer_id: str, *said: Message) -> AsyncIterator[Channel]:
     """A stream of a peer to the last stage, with these messages sent."""
     transport = stages.network.transports.get(peer_id) or stages.network.join(peer_id)
     async with Channel(await transport.dial("stage 1", STAGE), STAGE) as channel:
@@ -74,20 +75,20 @@ async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> Asy
         yield channel
 
 
-async def heard(channel: Channel) -> m.Message:
+async def heard(channel: Channel) -> Message:
     """The next message of a stage other than `Passed`."""
     while isinstance(message := await channel.receive(), Passed):
         pass
     return message
 
 
-async def error_from(channel: Channel) -> m.Error:
+async def error_from(channel: Channel) -> Error:
     error = await heard(channel)
-    assert isinstance(error, m.Error)
+    assert isinstance(error, Error)
     return error
 
 
-def fed(row: Row, *, number: int = 0, value: float = 0.5) -> Sequence[m.Message]:
+def fed(row: Row, *, number: int = 0, value: float = 0.5) -> Sequence[Message]:
     vectors = torch.full((len(row.tokens), WIDTH), value)
     return feed_messages(number, [row], vectors.numpy().tobytes())
 
@@ -135,7 +136,7 @@ in_chain: Final = as_test(lambda scene, halves: play(halves, scene), given=3, sh
 )
 @in_chain
 async def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
-    stages: ServedStages, head: Channel, before: Channel, said: Sequence[m.Message], code: ErrorCode, sentence: str
+    stages: ServedStages, head: Channel, before: Channel, said: Sequence[Message], code: ErrorCode, sentence: str
 ) -> None:
     for message in (OPEN, *said):
         before.post(message)

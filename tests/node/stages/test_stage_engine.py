@@ -16,7 +16,7 @@ from cosine_node.stages.engine import HostedChain, StageEngine, StageHost, Stage
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
 from tests.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.engine.staged import InStep, in_step, load_stages, ranges
 from tests.engine.tiny_models import (

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_protocol.audit import AskAudit
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.identity import Identity
-from cosine_protocol.messages import AskAudit, Message, Pacing, Transcript
+from cosine_protocol.identity import Identity, sign
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign
+from cosine_protocol.verify import Pacing, Transcript
 from tests.node.peers import SERVER
 
 

@@ -13,12 +13,13 @@ from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TOKENS_
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.fair_places import MAX_WAITING
-from cosine_protocol import messages as m
+from cosine_protocol.audit import AUDIT, AskAudit, Audited, AuditVerdict, open_verdict
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request, Sampling
-from cosine_protocol.statements import open_verdict
+from cosine_protocol.stream import Error
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Open, Opened, Pacing
 from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, played, request_of
 from tests.node.verifier.replaying import claim_of
 from tests.node.verifier.test_service import play, refusal
@@ -29,7 +30,7 @@ SAMPLED = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.2, seed=5)
 
 def replayed(
     request: Request, tokens: tuple[int, ...], *, first: int = 0, chunk: int = 512, preempted: bool = False
-) -> m.AuditVerdict:
+) -> AuditVerdict:
     """The verdict on a stream that `SERVER` signed, with at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
     claim = claim_of(request, tokens, first=first)
@@ -81,7 +82,7 @@ def asked(
     tokens: int = 40,
     lies_at: int | None = None,
     author: Identity = SERVER,
-) -> m.AskAudit:
+) -> AskAudit:
     """A stream of the scripted target."""
     request = request_of("some client", prompt=(1, 2, 3) * (prompt_tokens // 3), max_new_tokens=tokens)
     output = list(expected_output(request, ScriptedEngine()))
@@ -90,13 +91,13 @@ def asked(
     return claim_of(request, output, number=number, author=author)
 
 
-async def verdict_of(caller: Caller, claim: m.AskAudit) -> m.AuditVerdict:
+async def verdict_of(caller: Caller, claim: AskAudit) -> AuditVerdict:
     caller.post(claim)
-    answer = await caller.until(m.Audited, number=claim.number)
+    answer = await caller.until(Audited, number=claim.number)
     return open_verdict(answer, auditor=SERVER.peer_id, claim=claim)
 
 
-async def refused(caller: Caller, claim: m.AskAudit) -> m.Error:
+async def refused(caller: Caller, claim: AskAudit) -> Error:
     return await refusal(caller, claim, number=claim.number)
 
 
@@ -115,10 +116,10 @@ async def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes(
     """The request needs a pass for each token, and is as fast as alone."""
     client = await bench.caller(VERIFY)
     request = request_of(client.peer_id, max_new_tokens=30)
-    client.post(m.Open(1, request, (), m.Pacing.PLAIN, ()))
+    client.post(Open(1, request, (), Pacing.PLAIN, ()))
     began_s = asyncio.get_running_loop().time()
     judging = asyncio.ensure_future(verdict_of(caller, asked(prompt_tokens=300, tokens=200)))
-    await client.until(m.Final)
+    await client.until(FinalMessage)
     assert asyncio.get_running_loop().time() - began_s < 30 * FLAT.seconds(64) * 1.2
     assert (await judging).equal == 200
 
@@ -134,7 +135,7 @@ async def test_no_more_than_so_many_are_under_way_and_others_wait_their_turn(ben
     await judging
     assert bench.service.counts.ended["audited"] <= 1 + MAX_AUDITS
     for number in range(4, 6):
-        await caller.until(m.Audited, number=number)
+        await caller.until(Audited, number=number)
 
 
 @pytest.mark.thorough
@@ -154,12 +155,12 @@ async def test_claims_that_strangers_sign_themselves_keep_out_none_about_known_v
 @played(play, protocol=AUDIT, max_requests=1, curve=CostCurve(((1, 0.1),)))
 async def test_a_claim_does_not_wait_for_ever(bench: Bench, caller: Caller) -> None:
     client = await bench.caller(VERIFY)
-    client.post(m.Open(1, request_of(client.peer_id, max_new_tokens=500), (), m.Pacing.PLAIN, ()))
-    await client.until(m.Opened)
+    client.post(Open(1, request_of(client.peer_id, max_new_tokens=500), (), Pacing.PLAIN, ()))
+    await client.until(Opened)
     caller.post(asked(1))
     assert await caller.hear_for(MAX_WAIT_S - 1.0) == []
     [told] = await caller.hear_for(2.0)
-    assert isinstance(told, m.Error) and told.code == ErrorCode.OVERLOADED
+    assert isinstance(told, Error) and told.code == ErrorCode.OVERLOADED
 
 
 @played(play, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
@@ -176,7 +177,7 @@ async def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_othe
     assert 0 < told.retry_after_s < AHEAD_S
     await verdict_of(other, asked(1))
     heard = await asyncio.gather(*(one.hear_for(told.retry_after_s) for one in (caller, other)))
-    assert not any(isinstance(message, m.Error) for some in heard for message in some)
+    assert not any(isinstance(message, Error) for some in heard for message in some)
     await verdict_of(caller, asked(number + 2))
 
 
@@ -185,10 +186,10 @@ async def test_whoever_comes_takes_the_place_of_an_audit(bench: Bench, caller: C
     caller.post(asked(1, tokens=400))
     await caller.hear_for(0.005)
     client = await bench.caller(VERIFY)
-    client.post(m.Open(1, request_of(client.peer_id), (), m.Pacing.PLAIN, ()))
-    await client.until(m.Opened)
-    assert (await caller.until(m.Error)).code == ErrorCode.OVERLOADED
-    await client.until(m.Final)
+    client.post(Open(1, request_of(client.peer_id), (), Pacing.PLAIN, ()))
+    await client.until(Opened)
+    assert (await caller.until(Error)).code == ErrorCode.OVERLOADED
+    await client.until(FinalMessage)
     await verdict_of(caller, asked(2))
 
 

@@ -17,13 +17,15 @@ from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.session.drafts import Drafts, SignedDraft, claims_of
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
-from cosine_protocol.identity import Identity, verify
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.draft import Draft, Fragment, Mandate
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import Identity, sign, verify
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign
+from cosine_protocol.stream import Account, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Cancel, Commit, Credit, Declined, Delegate, Open, Pacing, Report, Revoke
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
 from tests.scenes import as_test, in_virtual_time
 
@@ -81,7 +83,7 @@ async def play(scene: Scene, *, most_requests: int = 8) -> None:
 coordinating = as_test(play, given=3)
 
 
-def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **changes: Any) -> m.Delegate:
+def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **changes: Any) -> Delegate:
     fields: dict[str, Any] = {
         "delegate": SERVER.peer_id,
         "drafters": (DRAFTER.peer_id,),
@@ -89,17 +91,13 @@ def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **c
         "issued_at_s": NOW_S,
         "lifetime_s": 60.0,
     }
-    return m.Delegate(number, sign(CALLER, m.Mandate(**fields | changes), digest=d_0 or request_digest(request)))
+    return Delegate(number, sign(CALLER, Mandate(**fields | changes), digest=d_0 or request_digest(request)))
 
 
-async def coordinated(
-    caller: Caller, *, number: int = 1, pacing: m.Pacing = m.Pacing.FREE, **changes: Any
-) -> Request:
+async def coordinated(caller: Caller, *, number: int = 1, pacing: Pacing = Pacing.FREE, **changes: Any) -> Request:
     """Open a request and delegate it by a mandate with changed fields."""
     request = request_of(CALLER.peer_id, max_new_tokens=TOKENS, nonce=bytes([number]) * 16)
-    caller.post(
-        m.Open(number, request, (), pacing, (DRAFTER.peer_id,)), delegate(request, number=number, **changes)
-    )
+    caller.post(Open(number, request, (), pacing, (DRAFTER.peer_id,)), delegate(request, number=number, **changes))
     return request
 
 
@@ -108,18 +106,18 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
     bench: Bench, caller: Caller, drafter: DrafterService
 ) -> None:
     request = await coordinated(caller)
-    await caller.until(m.Final)
+    await caller.until(FinalMessage)
     shown, before, output = Drafts(), request_digest(request), list[int]()
     proven, bodies = 0, []
     for message in caller.heard:
-        if isinstance(message, m.Credit):
+        if isinstance(message, Credit):
             assert message.author == 1
             bodies.append(message.body)
-            fragment = m.Fragment(message.body, message.signature)
+            fragment = Fragment(message.body, message.signature)
             signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
             verify(**signed, digest=request_digest(request), signature=message.signature)
-            shown.add(SignedDraft(1, fragment, decode_body(m.Draft, message.body)))
-        elif isinstance(message, m.Commit):
+            shown.add(SignedDraft(1, fragment, decode_body(Draft, message.body)))
+        elif isinstance(message, Commit):
             claims = list(claims_of(message.tokens, message.authors, before))
             assert all(shown.find(claim) for claim in claims)
             proven += len(claims)
@@ -128,7 +126,7 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
     assert tuple(output) == expected_output(request, bench.engine)
     assert proven > TOKENS // 4
     assert len(bodies) == len(set(bodies))
-    reports = [message for message in caller.heard if isinstance(message, m.Report)]
+    reports = [message for message in caller.heard if isinstance(message, Report)]
     assert (reports[0].author, reports[0].why) == (0, "the verifier asks 1 drafters")
     assert any(report.author == 1 and report.why.startswith("asked to draft, 2 ms") for report in reports)
     assert (reports[-1].author, reports[-1].why) == (1, "")
@@ -138,21 +136,21 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
 @pytest.mark.parametrize(
     ("changes", "pacing", "reason"),
     [
-        ({"delegate": DRAFTER.peer_id}, m.Pacing.FREE, "for another peer"),
-        ({"d_0": bytes(16)}, m.Pacing.FREE, "signature"),
-        ({"issued_at_s": NOW_S - 61.0}, m.Pacing.FREE, "has ended"),
-        ({"drafters": ()}, m.Pacing.FREE, "does not fit"),
-        ({}, m.Pacing.PLAIN, "does not fit"),
+        ({"delegate": DRAFTER.peer_id}, Pacing.FREE, "for another peer"),
+        ({"d_0": bytes(16)}, Pacing.FREE, "signature"),
+        ({"issued_at_s": NOW_S - 61.0}, Pacing.FREE, "has ended"),
+        ({"drafters": ()}, Pacing.FREE, "does not fit"),
+        ({}, Pacing.PLAIN, "does not fit"),
     ],
     ids=["delegate", "request", "ended", "drafters", "plain"],
 )
 @coordinating
 async def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
-    bench: Bench, caller: Caller, drafter: DrafterService, changes: dict[str, Any], pacing: m.Pacing, reason: str
+    bench: Bench, caller: Caller, drafter: DrafterService, changes: dict[str, Any], pacing: Pacing, reason: str
 ) -> None:
     await coordinated(caller, pacing=pacing, **changes)
-    assert reason in (await caller.until(m.Declined)).message
-    await caller.until(m.Final)
+    assert reason in (await caller.until(Declined)).message
+    await caller.until(FinalMessage)
     assert drafter.counts.opened == 0
 
 
@@ -162,25 +160,25 @@ async def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined
 ) -> None:
     request = await coordinated(caller)
     caller.post(delegate(request))
-    assert "had a mandate already" in (await caller.until(m.Declined, number=1)).message
+    assert "had a mandate already" in (await caller.until(Declined, number=1)).message
     await coordinated(caller, number=2)
-    assert "1 requests are coordinated" in (await caller.until(m.Declined, number=2)).message
-    await caller.until(m.Final)
+    assert "1 requests are coordinated" in (await caller.until(Declined, number=2)).message
+    await caller.until(FinalMessage)
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"), [(m.Revoke(1), m.FinishReason.LENGTH), (m.Cancel(1), m.FinishReason.CANCELLED)]
+    ("message", "reason"), [(Revoke(1), FinishReason.LENGTH), (Cancel(1), FinishReason.CANCELLED)]
 )
 @coordinating
 async def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
-    bench: Bench, caller: Caller, drafter: DrafterService, message: m.Message, reason: m.FinishReason
+    bench: Bench, caller: Caller, drafter: DrafterService, message: Message, reason: FinishReason
 ) -> None:
     await coordinated(caller)
-    await caller.until(m.Credit)
+    await caller.until(Credit)
     assert drafter.requests == 1
     caller.post(message)
     await asyncio.sleep(0.1)
     assert drafter.requests == 0
-    final = await caller.until(m.Final)
-    assert decode_body(m.Account, final.body).reason == reason
-    assert not any(isinstance(heard, m.Declined) for heard in caller.heard)
+    final = await caller.until(FinalMessage)
+    assert decode_body(Account, final.body).reason == reason
+    assert not any(isinstance(heard, Declined) for heard in caller.heard)

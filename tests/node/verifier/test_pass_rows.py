@@ -22,7 +22,7 @@ from cosine_node.verifier.pass_rows import (
 from cosine_node.verifier.request import RequestStage
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.draft import BASE, Node
 from tests.node.peers import FLAT, request_of
 from tests.node.verifier.replaying import unfed
 

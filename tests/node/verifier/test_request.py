@@ -28,11 +28,11 @@ from cosine_node.verifier.request import (
 )
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import roll_digest
+from cosine_protocol.draft import BASE, Node
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
-from cosine_protocol.messages import FinishReason, Open, Pacing, Transcript
-from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
+from cosine_protocol.stream import FinishReason
+from cosine_protocol.verify import FORCED_AUTHOR, HOME_AUTHOR, Open, Pacing, Transcript
 from tests.node.peers import TARGET, TOKENIZER, expected_output, request_of
 from tests.node.verifier.replaying import claim_of, unfed
 

@@ -14,16 +14,17 @@ from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
 from cosine_node.verifier.service import VerifierService
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
+from cosine_protocol.audit import AUDIT
+from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import BASE, Node, NodeBlock
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.identity import verify
-from cosine_protocol.messages import Transcript
-from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import AUDIT, VERIFY
+from cosine_protocol.fields import decode_body
+from cosine_protocol.identity import open_signed, verify
 from cosine_protocol.request import Request
-from cosine_protocol.statements import open_signed
+from cosine_protocol.stream import Account, Error, FinishReason
+from cosine_protocol.stream import Final as FinalMessage
+from cosine_protocol.verify import VERIFY, Cancel, Commit, Open, Opened, Pacing, Transcript, Tree
 from tests.node.peers import (
     FLAT,
     SERVER,
@@ -79,9 +80,9 @@ async def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any
 
 
 def opening(
-    request: Request, *, number: int = 1, committed: tuple[int, ...] = (), pacing: m.Pacing = m.Pacing.FREE
-) -> m.Open:
-    return m.Open(number, request, committed, pacing, ("drafter-1", "drafter-2"))
+    request: Request, *, number: int = 1, committed: tuple[int, ...] = (), pacing: Pacing = Pacing.FREE
+) -> Open:
+    return Open(number, request, committed, pacing, ("drafter-1", "drafter-2"))
 
 
 async def finished(caller: Caller, request: Request, *, number: int = 1) -> tuple[int, ...]:
@@ -94,22 +95,22 @@ async def collected(caller: Caller, *, number: int = 1) -> tuple[int, ...]:
     tokens: list[int] = []
     while True:
         message = await caller.next()
-        if isinstance(message, m.Commit) and message.number == number:
+        if isinstance(message, Commit) and message.number == number:
             tokens += message.tokens
-        elif isinstance(message, m.Final) and decode_body(m.Account, message.body).number == number:
+        elif isinstance(message, FinalMessage) and decode_body(Account, message.body).number == number:
             return tuple(tokens)
-        assert not (isinstance(message, m.Error) and message.number == number), message
+        assert not (isinstance(message, Error) and message.number == number), message
 
 
-async def refusal(caller: Caller, message: m.Message, *, number: int = 1) -> m.Error:
+async def refusal(caller: Caller, message: Message, *, number: int = 1) -> Error:
     caller.post(message)
-    return await caller.until(m.Error, number=number)
+    return await caller.until(Error, number=number)
 
 
-def tree_of(base: bytes, position: int, tokens: tuple[int, ...]) -> m.Tree:
+def tree_of(base: bytes, position: int, tokens: tuple[int, ...]) -> Tree:
     """A chain of certain drafts."""
     nodes = NodeBlock.of([Node(index - 1, token, 1.0) for index, token in enumerate(tokens)])
-    return m.Tree(1, base, position, nodes, bytes([1] * len(tokens)))
+    return Tree(1, base, position, nodes, bytes([1] * len(tokens)))
 
 
 @played(play)
@@ -124,11 +125,11 @@ async def test_a_stream_goes_on_where_it_was_and_is_signed_now_and_then_and_at_i
     signed = {
         message.position + len(message.tokens): message.transcript
         for message in caller.heard
-        if isinstance(message, m.Commit) and message.transcript
+        if isinstance(message, Commit) and message.transcript
     }
     assert list(signed) == [32, 40]
     for tokens, transcript in signed.items():
-        told = open_signed(m.Transcript, transcript, author=SERVER.peer_id, digest=d_0)
+        told = open_signed(Transcript, transcript, author=SERVER.peer_id, digest=d_0)
         assert told == Transcript(3, tokens, roll_digest(d_0, expected[:tokens]))
 
 
@@ -137,16 +138,16 @@ async def test_a_request_is_answered_with_its_stream_and_a_signed_account(bench:
     request = request_of(caller.peer_id, max_new_tokens=12)
     tokens = await finished(caller, request)
     assert tokens == expected_output(request, bench.engine)
-    assert isinstance(caller.heard[0], m.Opened) and caller.heard[0].pass_us == 10_000
-    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+    assert isinstance(caller.heard[0], Opened) and caller.heard[0].pass_us == 10_000
+    commits = [message for message in caller.heard if isinstance(message, Commit)]
     assert [commit.position for commit in commits] == list(range(12))
     d_0 = request_digest(request)
     assert [c.digest for c in commits] == [roll_digest(d_0, tokens[: n + 1]) for n in range(12)]
     final = caller.heard[-1]
-    assert isinstance(final, m.Final)
+    assert isinstance(final, FinalMessage)
     verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
-    account = decode_body(m.Account, final.body)
-    assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
+    account = decode_body(Account, final.body)
+    assert account == Account(1, FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
 
 
 async def occupied(bench: Bench, *, clients: int) -> list[Caller]:
@@ -154,7 +155,7 @@ async def occupied(bench: Bench, *, clients: int) -> list[Caller]:
     callers = [await bench.caller() for _ in range(clients)]
     for caller in callers:
         caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG)))
-        await caller.until(m.Opened)
+        await caller.until(Opened)
     return callers
 
 
@@ -163,13 +164,13 @@ async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: 
     first, _ = await occupied(bench, clients=2)
     caller.post(opening(request_of(caller.peer_id, max_new_tokens=3)))
     await caller.hear_for(0.5 * RETRY_AFTER_S)
-    first.post(m.Cancel(1))
+    first.post(Cancel(1))
     assert len(await collected(caller)) == 3
     third = await occupied(bench, clients=1)
     error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
     assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-    caller.post(opening(request_of(caller.peer_id), number=3), m.Cancel(3))
-    assert (await caller.until(m.Error, number=3)).code == ErrorCode.OVERLOADED
+    caller.post(opening(request_of(caller.peer_id), number=3), Cancel(3))
+    assert (await caller.until(Error, number=3)).code == ErrorCode.OVERLOADED
     assert third[0].peer_id in bench.network.transports
 
 
@@ -181,13 +182,13 @@ async def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_
         caller.post(opening(request_of(caller.peer_id)))
         await caller.hear_for(0.1)
         draining = asyncio.ensure_future(bench.service.drain())
-        assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+        assert (await caller.until(Error, number=1)).code == ErrorCode.SHUTTING_DOWN
         error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
         audit = claim_of(request_of("another"), (1, 2))
         refused = await refusal(auditor, audit, number=audit.number)
         assert (error.code, refused.code) == (ErrorCode.SHUTTING_DOWN, ErrorCode.SHUTTING_DOWN)
         assert not draining.done()
-        holder.post(m.Cancel(1))
+        holder.post(Cancel(1))
         await asyncio.wait_for(draining, 1.0)
         assert bench.service.requests == 0
 
@@ -210,14 +211,14 @@ async def test_a_tree_whose_authors_do_not_fit_ends_its_request(
     request = request_of(caller.peer_id, max_new_tokens=LONG)
     caller.post(opening(request))
     nodes = NodeBlock.of([Node(BASE, 1, 1.0)])
-    error = await refusal(caller, m.Tree(1, request_digest(request), 0, nodes, authors))
+    error = await refusal(caller, Tree(1, request_digest(request), 0, nodes, authors))
     assert error.code == ErrorCode.MALFORMED
 
 
 @played(play)
 async def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody(bench: Bench, caller: Caller) -> None:
-    caller.post(tree_of(bytes(16), 0, (1, 2)), m.Cancel(5), m.Opened(1, 1))
-    assert (await caller.until(m.Error, number=0)).code == ErrorCode.MALFORMED
+    caller.post(tree_of(bytes(16), 0, (1, 2)), Cancel(5), Opened(1, 1))
+    assert (await caller.until(Error, number=0)).code == ErrorCode.MALFORMED
     request = request_of(caller.peer_id)
     assert await finished(caller, request) == expected_output(request, bench.engine)
 
@@ -258,19 +259,19 @@ async def test_a_request_that_fails_does_so_alone(
     healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
     caller.post(opening(healthy, number=1))
     if comes_later:
-        await caller.until(m.Commit)
+        await caller.until(Commit)
     bad = request_of(caller.peer_id, prompt=prompt, max_new_tokens=20)
     error = await refusal(caller, opening(bad, number=2), number=2)
     is_refused = isinstance(engine, FragileEngine) and code == ErrorCode.OUT_OF_MEMORY
     assert (error.code, error.retry_after_s) == (code, RETRY_AFTER_S if is_refused else None)
-    first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
+    first = [t for h in caller.heard if isinstance(h, Commit) for t in h.tokens]
     assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
 
 
-@pytest.mark.parametrize("pacing", list(m.Pacing))
+@pytest.mark.parametrize("pacing", list(Pacing))
 @pytest.mark.parametrize("pool_tokens", [64, 4096])
 def test_requests_share_passes_and_where_they_do_not_fit_their_pages_in_turns(
-    pacing: m.Pacing, pool_tokens: int
+    pacing: Pacing, pool_tokens: int
 ) -> None:
     """Three streams of 40 tokens; in a pool of 64 the youngest are preempted and recomputed."""
 
@@ -324,18 +325,18 @@ def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_i
     play(scene, engine, shares_prefixes=shares_prefixes)
 
 
-@pytest.mark.parametrize(("pacing", "most"), [(m.Pacing.FREE, 30), (m.Pacing.PLAIN, 60)])
+@pytest.mark.parametrize(("pacing", "most"), [(Pacing.FREE, 30), (Pacing.PLAIN, 60)])
 @played(play, ScriptedEngine(vocab_tokens=4))
 async def test_the_verifier_drafts_repetitions_of_the_text_unless_plain_decoding_is_requested(
-    bench: Bench, caller: Caller, pacing: m.Pacing, most: int
+    bench: Bench, caller: Caller, pacing: Pacing, most: int
 ) -> None:
     """A target with four tokens soon repeats itself."""
     request = request_of(caller.peer_id, prompt=(1, 0), max_new_tokens=60)
     caller.post(opening(request, pacing=pacing))
     assert await collected(caller) == expected_output(request, bench.engine)
-    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+    commits = [message for message in caller.heard if isinstance(message, Commit)]
     assert len(commits) <= most
-    assert pacing is m.Pacing.FREE or len(commits) == most
+    assert pacing is Pacing.FREE or len(commits) == most
     assert not any(author for commit in commits for author in commit.authors)
 
 
@@ -345,7 +346,7 @@ async def test_while_requests_wait_for_memory_newcomers_are_sent_away_for_a_whil
 ) -> None:
     for number in (1, 2):
         caller.post(opening(request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20), number=number))
-    await caller.until(m.Commit, number=1)
+    await caller.until(Commit, number=1)
     late = request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20)
     error = await refusal(caller, opening(late, number=3), number=3)
     assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
@@ -355,7 +356,7 @@ async def test_while_requests_wait_for_memory_newcomers_are_sent_away_for_a_whil
 async def test_a_pass_that_only_serves_who_has_left_is_abandoned(bench: Bench, caller: Caller) -> None:
     leaving = await bench.caller()
     leaving.post(opening(request_of(leaving.peer_id, prompt=(1, 2) * 100, max_new_tokens=LONG)))
-    await leaving.until(m.Opened)
+    await leaving.until(Opened)
     await bench.hang_up(leaving)
     request = request_of(caller.peer_id, max_new_tokens=1)
     loop = asyncio.get_running_loop()
@@ -373,14 +374,14 @@ async def send_wrong_drafts(bench: Bench, caller: Caller, request: Request) -> N
     """Run a request to its end, and send a wrong token as certain for every next one."""
     caller.post(opening(request))
     stream = expected_output(request, bench.engine)
-    while not isinstance(message := await caller.next(), m.Final):
-        if isinstance(message, m.Commit):
+    while not isinstance(message := await caller.next(), FinalMessage):
+        if isinstance(message, Commit):
             later = message.position + len(message.tokens) + 1
             wrong = [
                 Node(BASE, (token + 1) % bench.engine.vocab_tokens, 1.0) for token in stream[later : later + 1]
             ]
             base = roll_digest(request_digest(request), stream[:later])
-            caller.post(m.Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
+            caller.post(Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
 
 
 @played(play, curve=STEEP_AT_THREE)

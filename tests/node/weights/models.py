@@ -14,8 +14,7 @@ from cosine_node.weights.peer_source import PeerSource
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream
-from cosine_protocol.manifest import PIECE_BYTES
-from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.weights import PIECE_BYTES, WEIGHTS
 from tests.cosine_p2p.text.test_target import Tensors, write_safetensors
 from tests.scenes import in_real_time
 

@@ -19,8 +19,7 @@ from cosine_node.weights.pieces import PieceBoard
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.errors import UsageError
-from cosine_protocol.manifest import PIECE_BYTES, Manifest
-from cosine_protocol.messages import WeightKind
+from cosine_protocol.weights import PIECE_BYTES, Manifest, WeightKind
 from tests.full_disk import full_disk
 from tests.node.weights.models import Nodes, fetch_from, held, new_folder, rows_of, tensors
 from tests.scenes import in_real_time

@@ -14,8 +14,8 @@ from cosine_engine.torch.loading import read_config
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.errors import UsageError
-from cosine_protocol.manifest import Manifest
-from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.stage import LayerRange
+from cosine_protocol.weights import Manifest
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.engine.gguf_architectures import TINY
 from tests.node.weights.models import Nodes, held, new_folder, rows_of

@@ -13,11 +13,11 @@ from cosine_node.weights.service import IDLE_S, MAX_OF_PEER, MAX_STREAMS, Weight
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.trust.call_budget import CallBudget
-from cosine_protocol import limits
-from cosine_protocol import messages as m
+from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.messages import AskWeights, WeightBytes, WeightKind
-from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.fields import MAX_CHUNK_BYTES
+from cosine_protocol.stream import Error
+from cosine_protocol.weights import MAX_TENSORS, WEIGHTS, AskWeights, WeightBytes, WeightKind
 from tests.node.weights.models import tensors
 from tests.scenes import in_real_time, in_virtual_time
 
@@ -26,14 +26,14 @@ NAME = "model.layers.0.up.weight"
 
 @in_real_time
 async def ask(
-    service: WeightsService, *questions: m.Message, streams: int = 1, is_one_peer: bool = False
-) -> list[m.Message]:
+    service: WeightsService, *questions: Message, streams: int = 1, is_one_peer: bool = False
+) -> list[Message]:
     """The answers on the last of several open streams, of different peers or of one."""
     network = MemoryNetwork()
     server = network.join("server")
     await server.serve(WEIGHTS, service.handle)
     peers = [network.join(f"client {number}") for number in range(1 if is_one_peer else streams)]
-    answers: list[m.Message] = []
+    answers: list[Message] = []
     async with AsyncExitStack() as opened:
         for number in range(streams):
             stream = await peers[number % len(peers)].dial("server", WEIGHTS)
@@ -61,7 +61,7 @@ def test_manifest_parts_digests_and_tensors_are_served(known: HeldWeights) -> No
         question(known, WeightKind.MANIFEST),
         question(known, WeightKind.PART, 1),
         question(known, WeightKind.DIGESTS, row),
-        question(known, WeightKind.TENSOR, row, limits.MAX_CHUNK_BYTES),
+        question(known, WeightKind.TENSOR, row, MAX_CHUNK_BYTES),
         question(known, WeightKind.TENSOR, row, size - 3),
         question(known, WeightKind.TENSOR, row, size + 3),
     )
@@ -70,23 +70,23 @@ def test_manifest_parts_digests_and_tensors_are_served(known: HeldWeights) -> No
         WeightBytes(7, len(known.encoded), known.encoded),
         WeightBytes(7, 2, b"{}"),
         WeightBytes(7, 96, b"".join(tensor.digests)),
-        WeightBytes(7, size, tensors()[NAME][2][limits.MAX_CHUNK_BYTES :][: limits.MAX_CHUNK_BYTES]),
+        WeightBytes(7, size, tensors()[NAME][2][MAX_CHUNK_BYTES:][:MAX_CHUNK_BYTES]),
         WeightBytes(7, size, tensors()[NAME][2][-3:]),
         WeightBytes(7, size, b""),
     ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "index"), [(WeightKind.PART, 2), (WeightKind.DIGESTS, 0), (WeightKind.TENSOR, limits.MAX_TENSORS)]
+    ("kind", "index"), [(WeightKind.PART, 2), (WeightKind.DIGESTS, 0), (WeightKind.TENSOR, MAX_TENSORS)]
 )
 def test_what_is_not_there_is_refused(known: HeldWeights, kind: WeightKind, index: int) -> None:
     (answer,) = ask(WeightsService(replace(known, tensors={})), question(known, kind, index))
-    assert isinstance(answer, m.Error) and (answer.number, answer.code) == (7, ErrorCode.NOT_HELD)
+    assert isinstance(answer, Error) and (answer.number, answer.code) == (7, ErrorCode.NOT_HELD)
 
 
 def test_another_model_is_refused(known: HeldWeights) -> None:
     (answer,) = ask(WeightsService(known), replace(question(known, WeightKind.MANIFEST), content_digest=bytes(32)))
-    assert isinstance(answer, m.Error) and answer.code == ErrorCode.WRONG_TARGET
+    assert isinstance(answer, Error) and answer.code == ErrorCode.WRONG_TARGET
 
 
 @pytest.mark.parametrize(("limit", "is_one_peer"), [(MAX_STREAMS, False), (MAX_OF_PEER, True)])
@@ -95,7 +95,7 @@ def test_streams_of_all_and_of_one_peer_are_limited(known: HeldWeights, limit: i
     (last,) = ask(WeightsService(known), asked, streams=limit, is_one_peer=is_one_peer)
     assert isinstance(last, WeightBytes)
     (refused,) = ask(WeightsService(known), asked, streams=limit + 1, is_one_peer=is_one_peer)
-    assert isinstance(refused, m.Error) and (refused.number, refused.code) == (0, ErrorCode.OVERLOADED)
+    assert isinstance(refused, Error) and (refused.number, refused.code) == (0, ErrorCode.OVERLOADED)
     assert refused.retry_after_s is not None
 
 

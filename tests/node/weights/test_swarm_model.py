@@ -9,8 +9,8 @@ from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import SoughtModel, SwarmModel
 from cosine_p2p.text.held_weights import HeldWeights
-from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
+from cosine_protocol.weights import WEIGHTS
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.node.weights.models import Nodes, held, rows_of
 from tests.scenes import in_real_time

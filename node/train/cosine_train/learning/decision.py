@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_protocol.records import MAX_EXPERTISE
 from cosine_train.learning.home import state_file
 
 NEW_TOKENS: Final = 2000

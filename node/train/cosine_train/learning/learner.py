@@ -16,7 +16,7 @@ from cosine_node.drafter.service import DrafterService
 from cosine_node.passes.runner import in_ending_thread
 from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS, LearnedName
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_protocol.records import MAX_EXPERTISE
 from cosine_terminal.events import Emit
 from cosine_train.learning.child import (
     ChildFailed,

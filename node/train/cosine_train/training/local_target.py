@@ -10,8 +10,8 @@ import numpy as np
 
 from cosine_engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_protocol.errors import UsageError
-from cosine_protocol.likelihoods import Likelihood, log_probability_of
 from cosine_protocol.request import Sampling
+from cosine_protocol.verify import Likelihood, log_probability_of
 from cosine_train.training.answers import Answer, TargetPrompt
 
 LIKELY_TOKENS: Final = 24

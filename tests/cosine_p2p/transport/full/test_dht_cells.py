@@ -10,7 +10,7 @@ from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, d
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import ShownStorage, node_id_of
 from cosine_p2p.transport.full.library import DHTNode, DictionaryDHTValue, PeerID, RoutingTable, ValueWithExpiration
-from cosine_protocol import limits
+from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import in_virtual_time
@@ -47,7 +47,7 @@ class Crowding(Node):
 
     def shown(self, key: Any) -> Any:
         cell = DictionaryDHTValue()
-        for number in range(limits.MAX_CELL_OWNERS):
+        for number in range(MAX_CELL_OWNERS):
             cell.store(f"{self.peer_id} {number}", b"junk", time.time() + 100)
         return ValueWithExpiration(cell, cell.latest_expiration_time)
 
@@ -128,5 +128,5 @@ async def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
     dht, nodes = network(10, *liars)
     owner, data, expires_at_s = sealed(1)
     await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
-    assert len(liars) * limits.MAX_CELL_OWNERS > MAX_RECORDS_READ
+    assert len(liars) * MAX_CELL_OWNERS > MAX_RECORDS_READ
     assert await dht.cells(nodes[9], client_mode=True).read([ROOT]) == {ROOT: {owner: data}}

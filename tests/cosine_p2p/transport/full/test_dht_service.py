@@ -20,8 +20,8 @@ from cosine_p2p.dht.postings import (
 )
 from cosine_p2p.transport.full.dht_service import DhtService, OverBudget
 from cosine_p2p.transport.full.library import PeerID, dht_pb2
-from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
+from cosine_protocol.discover import MAX_FIND_KEYS
+from cosine_protocol.fields import encode_body
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
@@ -133,7 +133,7 @@ async def test_one_identity_with_invented_targets_costs_eight_places_and_then_it
 @in_virtual_time
 async def test_a_flood_of_bad_signatures_or_of_questions_costs_little_and_then_its_peer_its_voice() -> None:
     bad = (ROOT, OWNER.peer_id, encode_body(StoredValue(ROOT, b"junk")))
-    for keys, most_work in ((0, 5), (limits.MAX_FIND_KEYS, 110), (8000, 0)):
+    for keys, most_work in ((0, 5), (MAX_FIND_KEYS, 110), (8000, 0)):
         node = Service()
         question = dht_pb2.FindRequest(keys=[number.to_bytes(20) for number in range(keys)])
         for _ in range(200):

@@ -1,14 +1,22 @@
-"""The messages of a chain of stages: set-up, operations and results."""
+"""`/cosine/stage`: a head feeds a chain of stages. Set-up, operations, results and probes."""
 
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Final
 
-from cosine_protocol import limits
+from cosine_protocol import stream
+from cosine_protocol.draft import MAX_TREE_NODES
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import (
+    MAX_CHUNK_BYTES,
+    MAX_NAME_BYTES,
+    MAX_PEER_ID_BYTES,
+    MAX_PROMPT_TOKENS,
+    MAX_REQUEST_NUMBER,
+    MAX_TOKEN_ID,
     Added,
+    Addresses,
     Bytes,
     ContentDigest,
     Flag,
@@ -24,8 +32,33 @@ from cosine_protocol.fields import (
     Text,
     Whole,
     exactly,
+    token_ids,
 )
 from cosine_protocol.request import Sampling
+
+STAGE: Final = "/cosine/stage/1.0.0"
+
+# Features (docs/protocol.md, section 3): a stage answers probes, and reports the times of its passes.
+PROBES: Final = "probe"
+TIMES: Final = "times"
+
+CHAIN_ID_BYTES: Final = 16  # 128 random bits cannot be guessed.
+MAX_LAYERS: Final = 4096  # Thirty times the depth of the deepest open models.
+MAX_NAMED_STAGES: Final = 16  # Their peer ids take a fifth of a record, and of a verdict.
+MAX_POOL_TOKENS: Final = 1 << 30  # The maximum in a record.
+MAX_FEED_ROWS: Final = 1024  # Far above the number of concurrent requests of a node.
+MAX_FEED_TOKENS: Final = 4096  # Above the size of prompt chunks; rows take up to 100 KB.
+MAX_FEED_CHOICES: Final = 32_768  # Bounds an answer, choices and candidates, to half a frame.
+MAX_CANDIDATES: Final = MAX_TREE_NODES  # The maximum of a tree.
+MAX_NAMED_NODES: Final = 65_536  # Bounds a frame: the longest names take 590 KB.
+MAX_ACTIVATION_BYTES: Final = MAX_FEED_TOKENS * 8192 * 4  # `MAX_FEED_TOKENS` of width 8,192 in float32.
+MAX_PART_BYTES: Final = MAX_CHUNK_BYTES  # Lets heartbeats pass between two parts of activations.
+PROBE_SEED_BYTES: Final = 16  # 128 random bits cannot be guessed.
+KEPT_TOKENS: Final = 256  # Tokens kept for probes: 16 MiB at a width of 8,192 in float32.
+MAX_PROBE_PARTS: Final = KEPT_TOKENS  # Each part has at least one of the tokens kept.
+PROJECTIONS: Final = 16  # Estimate the distance of two vectors within a factor of four, except once in 10**8 times.
+PROJECTION_BYTES: Final = 4  # A float32; inputs and outputs of `MAX_FEED_TOKENS` take half a frame.
+MARGIN_BYTES: Final = 8  # A float64, which may be infinite.
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -82,12 +115,12 @@ class LayerRange:
         return self.layers == other.layers and self.end == other.first
 
 
-ChainId = Annotated[bytes, exactly(limits.CHAIN_ID_BYTES)]
-FedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_FEED_TOKENS)]
-FedNodes = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER), limits.MAX_FEED_TOKENS)]
-FedParents = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER, -1), limits.MAX_FEED_TOKENS)]
-NamedNodes = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER), limits.MAX_NAMED_NODES)]
-PoolTokens = Annotated[int, Whole(limits.MAX_POOL_TOKENS, 1)]
+ChainId = Annotated[bytes, exactly(CHAIN_ID_BYTES)]
+FedTokens = Annotated[tuple[int, ...], token_ids(MAX_FEED_TOKENS)]
+FedNodes = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER), MAX_FEED_TOKENS)]
+FedParents = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER, -1), MAX_FEED_TOKENS)]
+NamedNodes = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER), MAX_NAMED_NODES)]
+PoolTokens = Annotated[int, Whole(MAX_POOL_TOKENS, 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +135,16 @@ class Join:
     chain: ChainId
     target_digest: ContentDigest
     numerics: Name
-    first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
-    end_layer: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
-    layers: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
+    first_layer: Annotated[int, Whole(MAX_LAYERS)]
+    end_layer: Annotated[int, Whole(MAX_LAYERS, 1)]
+    layers: Annotated[int, Whole(MAX_LAYERS, 1)]
     pool_tokens: PoolTokens
-    window_pool_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_POOL_TOKENS, 1))]
-    window_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_POOL_TOKENS, 1))]
+    window_pool_tokens: Annotated[int | None, Maybe(Whole(MAX_POOL_TOKENS, 1))]
+    window_tokens: Annotated[int | None, Maybe(Whole(MAX_POOL_TOKENS, 1))]
     first_sequence: Number
     source: PeerId
-    target: Annotated[str | None, Maybe(Text(limits.MAX_PEER_ID_BYTES))]
-    addresses: Annotated[tuple[str, ...], Items(Text(limits.MAX_NAME_BYTES), limits.MAX_ADDRESSES)]
+    target: Annotated[str | None, Maybe(Text(MAX_PEER_ID_BYTES))]
+    addresses: Addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +167,8 @@ class OpenSequence:
 
     sequence: Number
     sampling: Annotated[Sampling, Inline(Sampling)]
-    prompt_tokens: Annotated[int, Whole(limits.MAX_PROMPT_TOKENS)]
-    scope: Annotated[str | None, Maybe(Text(limits.MAX_NAME_BYTES))]
+    prompt_tokens: Annotated[int, Whole(MAX_PROMPT_TOKENS)]
+    scope: Annotated[str | None, Maybe(Text(MAX_NAME_BYTES))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +176,7 @@ class ReusePrefix:
     """Let an empty sequence reuse the cached prefix of these tokens, except the last one."""
 
     sequence: Number
-    tokens: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PROMPT_TOKENS)]
+    tokens: Annotated[tuple[int, ...], token_ids(MAX_PROMPT_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +184,7 @@ class ReserveRoom:
     """Reserve room for more tokens in a sequence."""
 
     sequence: Number
-    tokens: Annotated[int, Whole(limits.MAX_POOL_TOKENS)]
+    tokens: Annotated[int, Whole(MAX_POOL_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +198,8 @@ class FedRow:
     tokens: FedTokens
     nodes: FedNodes
     parents: FedParents
-    scored_from: Annotated[int, Whole(limits.MAX_FEED_TOKENS)]
-    candidates: Annotated[int, Whole(limits.MAX_CANDIDATES)]
+    scored_from: Annotated[int, Whole(MAX_FEED_TOKENS)]
+    candidates: Annotated[int, Whole(MAX_CANDIDATES)]
     wants_nll: Annotated[bool, Flag()]
 
 
@@ -178,15 +211,15 @@ class FeedPass:
     """
 
     number: Number
-    rows: Annotated[tuple[FedRow, ...], Items(Struct(FedRow), limits.MAX_FEED_ROWS)]
-    activation_bytes: Annotated[int, Whole(limits.MAX_ACTIVATION_BYTES)]
+    rows: Annotated[tuple[FedRow, ...], Items(Struct(FedRow), MAX_FEED_ROWS)]
+    activation_bytes: Annotated[int, Whole(MAX_ACTIVATION_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
     """The next `MAX_PART_BYTES`, or the rest, of the activations of the last feed."""
 
-    data: Annotated[bytes, Bytes(limits.MAX_PART_BYTES)]
+    data: Annotated[bytes, Bytes(MAX_PART_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +251,13 @@ class RowFault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    token: Annotated[int, Whole(MAX_TOKEN_ID)]
     probability: Annotated[float, Real(1.0)]
 
 
 CandidateTokens = Annotated[
     tuple[tuple[TokenEstimate, ...], ...],
-    Items(Items(Struct(TokenEstimate), limits.MAX_CANDIDATES), limits.MAX_FEED_TOKENS),
+    Items(Items(Struct(TokenEstimate), MAX_CANDIDATES), MAX_FEED_TOKENS),
 ]
 
 
@@ -234,7 +267,7 @@ class RowAnswer:
 
     fault: Annotated[int, Whole(3)]
     tokens: FedTokens
-    margins: Annotated[bytes, Bytes(limits.MARGIN_BYTES * limits.MAX_FEED_TOKENS)]
+    margins: Annotated[bytes, Bytes(MARGIN_BYTES * MAX_FEED_TOKENS)]
     candidates: CandidateTokens
     nll: Annotated[float | None, Maybe(Real(1e6))]
 
@@ -244,7 +277,7 @@ class Results:
     """The last stage's answer to a feed, with one element per row."""
 
     number: Number
-    rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), limits.MAX_FEED_ROWS)]
+    rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), MAX_FEED_ROWS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +285,8 @@ class FeedPart:
     """`tokens` tokens of a feed from `first` on, in the order of its rows."""
 
     feed: Number
-    first: Annotated[int, Whole(limits.MAX_FEED_TOKENS)]
-    tokens: Annotated[int, Whole(limits.MAX_FEED_TOKENS, 1)]
+    first: Annotated[int, Whole(MAX_FEED_TOKENS)]
+    tokens: Annotated[int, Whole(MAX_FEED_TOKENS, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +296,11 @@ class Probe:
     The seed, drawn after these passes, determines the projections of each token's vector.
     """
 
-    seed: Annotated[bytes, exactly(limits.PROBE_SEED_BYTES)]
-    parts: Annotated[tuple[FeedPart, ...], Items(Struct(FeedPart), limits.MAX_PROBE_PARTS)]
+    seed: Annotated[bytes, exactly(PROBE_SEED_BYTES)]
+    parts: Annotated[tuple[FeedPart, ...], Items(Struct(FeedPart), MAX_PROBE_PARTS)]
 
 
-TokenProjections = Annotated[bytes, Bytes(limits.PROJECTIONS * limits.PROJECTION_BYTES * limits.MAX_FEED_TOKENS)]
+TokenProjections = Annotated[bytes, Bytes(PROJECTIONS * PROJECTION_BYTES * MAX_FEED_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +318,7 @@ class PartTrace:
 class Probed:
     """The answer to a probe, with one trace per part."""
 
-    parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), limits.MAX_PROBE_PARTS)]
+    parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), MAX_PROBE_PARTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +337,21 @@ class Passed:
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
 StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed
+
+MESSAGES: Final = stream.MESSAGES | {
+    112: Join,
+    113: Joined,
+    114: Follow,
+    115: OpenSequence,
+    116: ReusePrefix,
+    117: ReserveRoom,
+    118: FeedPass,
+    119: Activations,
+    120: KeepPath,
+    121: PruneNodes,
+    122: ReleaseSequence,
+    123: Results,
+    124: Probe,
+    125: Probed,
+    126: Passed,
+}

@@ -1,0 +1,139 @@
+"""`/cosine/audit`: a verifier computes a text again and signs a verdict about the transcript of another. Pure."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+from cosine_protocol import stream
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.draft import CommittedTokens
+from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.fields import (
+    MAX_PROMPT_TOKENS,
+    MAX_TOKEN_ID,
+    Added,
+    Bytes,
+    Digest,
+    Items,
+    Number,
+    PeerId,
+    Position,
+    Real,
+    Signature,
+    Struct,
+    Whole,
+    decode_body,
+    peer_ids,
+)
+from cosine_protocol.identity import Signed, SignedField, open_signed
+from cosine_protocol.request import Request
+from cosine_protocol.stage import MAX_NAMED_STAGES
+from cosine_protocol.verify import Likelihood, Likelihoods, Transcript, told_digest
+
+AUDIT: Final = "/cosine/audit/1.0.0"
+
+MAX_AUDIT_FINDINGS: Final = 64  # Bounds a verdict; one large difference is enough to accuse.
+MAX_SCORE_GAP: Final = 1e6  # Stands for infinity.
+
+
+@dataclass(frozen=True, slots=True)
+class AskAudit:
+    """Ask whether the auditor would have committed these tokens, which `author` signed in `transcript`."""
+
+    number: Number
+    request: Request
+    tokens: CommittedTokens
+    author: PeerId
+    transcript: Annotated[Signed[Transcript], SignedField(Transcript)]
+    likelihoods: Annotated[Likelihoods | None, Added(Items(Struct(Likelihood), MAX_PROMPT_TOKENS))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """A position where the auditor would have committed `token`, with the difference of the scores."""
+
+    position: Position
+    token: Annotated[int, Whole(MAX_TOKEN_ID)]
+    gap: Annotated[float, Real(MAX_SCORE_GAP)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """An auditor's signed statement about a transcript of `author`, whose fields it repeats.
+
+    equal, near_ties, different: Numbers of equal positions, and of those that differ by rounding or by more.
+    findings: Differing positions in order; if there are too many, `different` ones take precedence.
+    widest_gap, mean_gap: Largest and mean difference of likelihoods, in nats.
+    stages: The stages that computed for the auditor.
+    """
+
+    KIND: ClassVar = "audit"
+    MAX_BYTES: ClassVar = 4096
+
+    author: PeerId
+    first: Position
+    tokens: Position
+    digest: Digest
+    equal: Position
+    near_ties: Position
+    different: Position
+    findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), MAX_AUDIT_FINDINGS)]
+    widest_gap: Annotated[float | None, Added(Real(MAX_SCORE_GAP))] = None
+    mean_gap: Annotated[float | None, Added(Real(MAX_SCORE_GAP, -MAX_SCORE_GAP))] = None
+    stages: Annotated[tuple[str, ...] | None, Added(peer_ids(MAX_NAMED_STAGES))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
+
+    number: Number
+    body: Annotated[bytes, Bytes(AuditVerdict.MAX_BYTES)]
+    signature: Signature
+
+
+AuditMessage = AskAudit | Audited
+MESSAGES: Final = stream.MESSAGES | {80: AskAudit, 81: Audited}
+
+
+def open_claim(claim: AskAudit) -> Transcript:
+    """The transcript, signed for exactly this request and tokens. Raises `BadSignature`, `MalformedMessage`."""
+    d_0 = request_digest(claim.request)
+    transcript = open_signed(Transcript, claim.transcript, author=claim.author, digest=d_0)
+    if not transcript.first < transcript.tokens == len(claim.tokens):
+        raise MalformedMessage("the transcript is of another number of tokens")
+    if roll_digest(d_0, claim.tokens) != transcript.digest:
+        raise MalformedMessage("the transcript is of other tokens")
+    _check_told(claim, transcript)
+    return transcript
+
+
+def _check_told(claim: AskAudit, transcript: Transcript) -> None:
+    """Raise `MalformedMessage` for other likelihoods than the transcript's author has told."""
+    if (claim.likelihoods is None) != (transcript.told is None):
+        raise MalformedMessage("a transcript and its likelihoods belong together")
+    if claim.likelihoods is None:
+        return
+    asked = claim.request.logprobs
+    if asked is None or told_digest(claim.likelihoods) != transcript.told:
+        raise MalformedMessage("the transcript is of other likelihoods")
+    of_prompt = len(claim.request.prompt) - 1 if asked.of_prompt and not transcript.first else 0
+    if len(claim.likelihoods) != of_prompt + transcript.tokens - transcript.first:
+        raise MalformedMessage("there is not one likelihood for each token")
+
+
+def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerdict:
+    """The verdict of `auditor` about a valid claim. Raises `BadSignature` and `MalformedMessage`."""
+    verdict = open_signed(AuditVerdict, answer, author=auditor, digest=request_digest(claim.request))
+    transcript = decode_body(Transcript, claim.transcript.body)
+    audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)
+    if audited != (claim.author, transcript.first, transcript.tokens, transcript.digest):
+        raise MalformedMessage("the verdict is about another transcript")
+    found = verdict.near_ties + verdict.different
+    positions = [finding.position for finding in verdict.findings]
+    is_complete = verdict.equal + found == verdict.tokens - verdict.first
+    is_within = all(verdict.first <= position < verdict.tokens for position in positions)
+    if not is_complete or not is_within or positions != sorted(set(positions)) or len(positions) > found:
+        raise MalformedMessage("the verdict's counts do not fit its transcript")
+    if not (verdict.widest_gap is None) == (verdict.mean_gap is None) == (claim.likelihoods is None):
+        raise MalformedMessage("the verdict says nothing of the likelihoods")
+    return verdict

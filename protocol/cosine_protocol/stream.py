@@ -1,0 +1,113 @@
+"""The messages of every stream: its start, heartbeats, errors, and the end of a request."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, ClassVar
+
+from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.fields import (
+    MAX_NEW_TOKENS,
+    Bytes,
+    Digest,
+    Items,
+    Maybe,
+    Name,
+    Number,
+    Position,
+    Real,
+    Sentence,
+    Signature,
+    Text,
+    Whole,
+)
+from cosine_protocol.membership import Member, Revoked
+from cosine_protocol.request import Request
+
+VERSION = 1
+MAX_FEATURES = 32  # Three times the present ones, of 64 bytes each.
+MAX_AUTHORS = 64  # An author is one byte. A client asks eight drafters by default (decision 2).
+RETRY_AFTER = Real(3600.0)  # An hour is as good as a refusal.
+
+# Features (docs/protocol.md, section 3) without which a peer would take a request for another one.
+SHAPING = "shaping"
+CONSTRAINTS = "constraint"
+LOGPROBS = "logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message on every stream, in both directions."""
+
+    version: Annotated[int, Whole(255, 1)]
+    features: Annotated[tuple[str, ...], Items(Text(64), MAX_FEATURES)]
+    agent: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Heartbeat. The counts of passes and of fed prompt tokens distinguish a busy peer from a stalled one."""
+
+    number: Number
+    steps: Number
+    prefill_tokens: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """A failure of one request, or of the stream if `number` is 0."""
+
+    number: Number
+    code: Annotated[int, Whole(255)]
+    message: Sentence
+    retry_after_s: Annotated[float | None, Maybe(RETRY_AFTER)]
+
+
+class FinishReason(IntEnum):
+    LENGTH = 0
+    EOS = 1
+    CANCELLED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The signed body of a `Final`: the last digest, output tokens, and accepted nodes per author index."""
+
+    KIND: ClassVar = "final"
+    MAX_BYTES: ClassVar = 2048
+
+    number: Number
+    reason: Annotated[int, Whole(2)]
+    tokens: Position
+    digest: Digest
+    accepted: Annotated[tuple[int, ...], Items(Whole(MAX_NEW_TOKENS), MAX_AUTHORS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The signed end of a request. `body` decodes to an `Account`."""
+
+    body: Annotated[bytes, Bytes(Account.MAX_BYTES)]
+    signature: Signature
+
+
+StreamMessage = Hello | Ping | Pong | Error | Member | Revoked
+MESSAGES: dict[int, type] = {1: Hello, 2: Ping, 3: Pong, 4: Error, 96: Member, 97: Revoked}
+
+
+def features_of(request: Request) -> frozenset[str]:
+    """The features without which a peer would take a request for another one."""
+    sampling = request.sampling
+    given = {SHAPING: sampling.shaping, CONSTRAINTS: sampling.constraint, LOGPROBS: request.logprobs}
+    return frozenset(name for name, value in given.items() if value is not None)
+
+
+def common_features(ours: tuple[str, ...], hello: Hello) -> frozenset[str]:
+    """Features both ends have. Raises `MalformedMessage` for another major version."""
+    if hello.version != VERSION:
+        raise MalformedMessage(f"the peer speaks version {hello.version}, we speak {VERSION}")
+    return frozenset(ours) & frozenset(hello.features)
