@@ -37,7 +37,6 @@ from cosine_p2p.request.options import (
     draw_seed,
     lists_options,
     merge_options,
-    shares_feedback,
     window_of,
 )
 from cosine_p2p.request.results import Chunk, Generation
@@ -309,8 +308,7 @@ class AsyncClient:
             Job,
             deadline_s=now_s + asked["timeout_s"],
             strategy=search.strategy,
-            drafters=drafters.records,
-            pupil=drafters.pupil,
+            drafters=drafters,
             trials=self._memory.trials[search.strategy.name],
             others=offers,
             patience_s=self._patience_s,
@@ -320,7 +318,6 @@ class AsyncClient:
             coordination=Coordination(asked["coordination"]),
             distances=self._memory.distances,
             prompt_window_tokens=window_of(asked),
-            shares_feedback=shares_feedback(asked),
             prediction=texts.prediction,
             own_texts=None if self._own_texts is None else self._own_texts.drafts,
         )

@@ -36,7 +36,6 @@ NEAR_EQUAL: Final = 1.25  # Announced speeds that differ by less than a quarter 
 EXPLORE_EVERY: Final = 8  # Bounds the share of requests that a stranger can attract by its record.
 WANTED_SPARES: Final = 2  # One that continues after a failure, and one that judges both.
 SPARE_LEVEL: Final = 3  # Four checks: enough for a verifier that is seldom asked, and audited each time.
-PUPIL_EVERY: Final = 8  # The share of requests that are shown to a learning drafter that is not asked.
 LEAST_PASS_US: Final = 1.0  # A measured pass may be 0 if the round trip took all of it.
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -290,30 +289,6 @@ def pick_drafters(
     rounds = max(map(len, groups), default=0)
     ordered = (group[index] for index in range(rounds) for group in groups if index < len(group))
     return tuple(islice(ordered, limit))
-
-
-def pick_pupil(
-    records: Iterable[NodeRecord],
-    verifier: NodeRecord,
-    *,
-    asked: Collection[NodeRecord],
-    chance: Chance,
-    trust: Collection[str] = (),
-) -> NodeRecord | None:
-    """A random drafter that learns and is not asked, in one of `PUPIL_EVERY` requests."""
-    learners = [
-        record
-        for record in records
-        if record.learns
-        and record.target_digest == verifier.target_digest
-        and record.tokenizer_digest == verifier.tokenizer_digest
-        and record not in asked
-        and not _is_full(record)
-        and (not trust or record.peer_id in trust)
-    ]
-    if not learners or chance() * PUPIL_EVERY >= 1:
-        return None
-    return learners[int(chance() * len(learners))]
 
 
 def _ranked(

@@ -315,14 +315,6 @@ class GenerationOptions(TypedDict, total=False):
         ),
     ]
     audit: Annotated[float, Option(SHARE, PEERS, "Share of texts that another verifier audits; 0 is none.", 0.05)]
-    share_feedback: Annotated[
-        bool | None,
-        Option(
-            FLAG,
-            PEERS,
-            "Let drafters keep the text and what they see of the prompt, to learn. Default: on in --swarm.",
-        ),
-    ]
     warm_spare: Annotated[
         bool,
         Option(FLAG, PEERS, "Keep a second verifier ready to continue a long request; it sees the prompt.", False),
@@ -444,12 +436,6 @@ def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> 
         if value is not None:
             merged[name] = read_option(name, value)
     return cast(ClientOptions, merged)
-
-
-def shares_feedback(options: ClientOptions) -> bool:
-    """Return whether drafters may keep the text. Default: in a private swarm."""
-    given = options.get("share_feedback")
-    return bool(options.get("swarm")) if given is None else given
 
 
 USUAL_WINDOW_TOKENS: Final = 256  # Measured (decision 34): small models draft as well after 128 as after all.

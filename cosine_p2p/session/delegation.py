@@ -92,8 +92,6 @@ class Delegation:
                 issued_at_s=mandates.clock(),
                 lifetime_s=min(left_s, MAX_MANDATE_S),
                 prompt_window_tokens=self._job.prompt_window_tokens,
-                shares_feedback=self._job.shares_feedback or None,
-                pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
                 shown=request_digest(self._job.shown_request) if self._job.prompt_window_tokens else None,
             )
             return Delegate(upstream.number, sign(mandates.identity, mandate, digest=self._d_0))

@@ -20,7 +20,6 @@ from cosine_protocol.codec import Message
 from cosine_protocol.draft import (
     BASE,
     DRAFT,
-    LEARNING,
     MAX_COMMIT_TOKENS,
     WINDOWS,
     Advance,
@@ -38,9 +37,6 @@ from cosine_protocol.identity import check_signature
 from cosine_protocol.stream import Final as FinalMessage
 
 START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than the timeout of links.
-MAX_STRANGENESS_NATS: Final = 1.0
-"""Drafters whose NLL of the prompt is worse by more are accepted 0.22 to 0.5 times as often as the best (traces of
-both families, greedy), others 0.69 times or more."""
 MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory per drafter; far more than arrive during one check.
 
 
@@ -175,12 +171,9 @@ class Drafters:
         self._deliver = deliver
         self._failures = failures
         self._drafts = drafts
-        # A delegate's drafters accept only the mandate.
-        self._shares_feedback = job.shares_feedback and job.mandate is None
         self._wanted: set[int] = set()
         self._dials: set[asyncio.Task[None]] = set()
         self._followers: dict[int, _Follower] = {}
-        self._prompt_nlls: dict[int, float] = {}
         self._unchecked: dict[str, deque[Delivery]] = {}
         self._has_unchecked = asyncio.Event()
         self._refused: set[str] = set()
@@ -225,9 +218,7 @@ class Drafters:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
-                asks = self._shares_feedback or self._job.prompt_window_tokens is not None
-                features = await link.named_features() if asks else frozenset()
-                if self._job.prompt_window_tokens and WINDOWS not in features:
+                if self._job.prompt_window_tokens and WINDOWS not in await link.named_features():
                     raise PeerLost(peer_id, "it drafts after whole prompts only")
                 await check_knows(link, self._job.request)
         except (PeerLost, TimeoutError) as error:
@@ -238,24 +229,22 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._job.number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            job, may_learn = self._job, (self._shares_feedback and LEARNING in features) or None
+            job = self._job
             d_0 = None if job.prompt_window_tokens is None else self._d_0
-            link.post(Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0, may_learn))
+            link.post(Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0))
 
     def _on_message(self, delivery: Delivery) -> None:
         peer_id = delivery.peer_id
         if not isinstance(delivery.message, Fragment):
             self._deliver(delivery)
-        # The pupil was not asked to draft.
-        elif peer_id not in self._refused and self._ledger.author_of(peer_id) != self._job.pupil:
+        elif peer_id not in self._refused:
             self._unchecked.setdefault(peer_id, deque(maxlen=MAX_WAITING_FRAGMENTS)).append(delivery)
             self._has_unchecked.set()
 
     def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
         """Return the strategy's event for a drafter's message or loss.
 
-        A drafter that breaks the protocol is released. The only event of the pupil is its loss; it is released if
-        the prompt is far from its domain.
+        A drafter that breaks the protocol is released.
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
@@ -263,22 +252,12 @@ class Drafters:
                 rtt_s = self._followers[author].link.rtt_s
                 self._ledger.note_rtt(author, rtt_s)
                 self.advance(author, len(self._output))
-                self._prompt_nlls[author] = prompt_nll
-                pupil_nll = self._prompt_nlls.get(self._job.pupil, 0.0)
-                if pupil_nll - min(self._prompt_nlls.values()) > MAX_STRANGENESS_NATS:
-                    self.release(self._job.pupil)
-                if author == self._job.pupil:
-                    return None
                 return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
             case FinalMessage():
                 return None
             case _:
                 self.release(author)
                 return DrafterLost(author)
-
-    def teach(self) -> None:
-        """Send the pupil all committed tokens."""
-        self.advance(self._job.pupil, len(self._output))
 
     def advance(self, author: int, position: int) -> None:
         """Send a follower the stream up to `position` without a gap; a drafter ignores what follows one."""

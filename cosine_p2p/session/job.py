@@ -56,8 +56,7 @@ class Job:
 
     `committed` is the output so far. `mandates` signs mandates as `coordination` allows; `mandate` is the one by
     which a verifier runs this session. `distances` records those of drafters to a coordinating verifier. Drafters
-    see the last `prompt_window_tokens` tokens of the prompt, with None all of it, and may learn from the text with
-    `shares_feedback`. `pupil` is the author number, 0 for none, of a drafter that only learns. Verifiers draft from
+    see the last `prompt_window_tokens` tokens of the prompt, with None all of it. Verifiers draft from
     `prediction`, the output that the user expects, and the client by `own_texts` of what the request holds. After a
     verifier was lost and none is left, `others` are looked for again for `patience_s`.
     """
@@ -79,8 +78,6 @@ class Job:
     mandate: Signed[Mandate] | None = None
     distances: Distances | None = None
     prompt_window_tokens: int | None = None
-    shares_feedback: bool = False
-    pupil: int = 0
     prediction: tuple[int, ...] | None = None
     own_texts: Callable[[Sequence[int]], OwnDrafts] | None = None
     others: OtherVerifiers = field(default_factory=OtherVerifiers)

@@ -10,8 +10,8 @@ from typing import Final
 
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
-from cosine_p2p.directory.selection import Chance, pick_drafters, pick_pupil, rank_verifiers
-from cosine_p2p.request.options import ClientOptions, shares_feedback
+from cosine_p2p.directory.selection import Chance, pick_drafters, rank_verifiers
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.session.auditing import Auditing, Judge
 from cosine_p2p.session.delegation import may_delegate
 from cosine_p2p.strategy.base import StrategyKind
@@ -43,14 +43,6 @@ class Candidates:
 
     def judges(self) -> dict[str, Judge]:
         return {record.peer_id: Judge.of(record) for record in self.records}
-
-
-@dataclass(frozen=True, slots=True)
-class AskedDrafters:
-    """The drafters to ask, and the author number of the pupil, which only learns, 0 for none."""
-
-    records: tuple[NodeRecord, ...]
-    pupil: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +151,9 @@ class PeerSearch:
         if self.strategy.wants_drafters and asked < self.drafter_limit:
             self.finds.begin_renewal(Role.DRAFTER, self.target.name, wanted=self._wanted_drafters)
 
-    def choose_drafters(self, found: Sequence[NodeRecord], verifier: NodeRecord, *, now_s: float) -> AskedDrafters:
+    def choose_drafters(
+        self, found: Sequence[NodeRecord], verifier: NodeRecord, *, now_s: float
+    ) -> tuple[NodeRecord, ...]:
         """Return the drafters to ask for a request to a verifier, without those that failed recently.
 
         If the client may delegate, those near the verifier are preferred: a client that coordinates nevertheless is
@@ -171,7 +165,7 @@ class PeerSearch:
             rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
         else:
             rtts_s = self.distances.by_client(able, verifier, self.links)
-        asked = pick_drafters(
+        return pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
             limit=self.drafter_limit,
@@ -179,19 +173,3 @@ class PeerSearch:
             trust=self.options["trust"],
             rtts_s=rtts_s,
         )
-        return self._with_pupil(asked, able, verifier)
-
-    def _with_pupil(
-        self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord
-    ) -> AskedDrafters:
-        """With feedback, sometimes add a pupil, unless it would replace the only drafter of an expertise."""
-        if not asked or not shares_feedback(self.options):
-            return AskedDrafters(asked)
-        if self.options.get("max_drafters") is not None and len(asked) == self.drafter_limit:
-            *kept, last = asked
-            if all(record.expertise != last.expertise for record in kept):
-                return AskedDrafters(asked)
-        else:
-            kept = list(asked)
-        pupil = pick_pupil(able, verifier, asked=asked, chance=self.chance, trust=self.options["trust"])
-        return AskedDrafters((*kept, pupil), len(kept) + 1) if pupil is not None else AskedDrafters(asked)

@@ -506,7 +506,6 @@ class Session:
         self._on_event(Committed(position, commit.tokens, commit.stats, bytes(authors)))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
-        self._drafters.teach()
         self._allow_drafters()
         confidences = self._drafts.confidences(commit.tokens, authors, before)
         self._drafts.forget_before(len(self.output))

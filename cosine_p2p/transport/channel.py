@@ -14,7 +14,7 @@ from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.codec import FrameDecoder, Message, check_allowed, decode, encode, encode_frame
-from cosine_protocol.draft import LEARNING, MANDATES, WINDOWS
+from cosine_protocol.draft import MANDATES, WINDOWS
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.stage import PROBES, TIMES
 from cosine_protocol.stream import (
@@ -87,10 +87,9 @@ class Channel:
         *,
         progress: StepCounts | None = None,
         budget: CallBudget | None = None,
-        learns: bool = False,
         lacks: Collection[str] = (),
     ) -> None:
-        """`learns` adds a feature to our hello, `lacks` removes some."""
+        """`lacks` removes features from our hello."""
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
@@ -109,7 +108,6 @@ class Channel:
         self.waiting_bytes = 0
         self._has_outgoing = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._learns = learns
         self._lacks = lacks
         # The pings that may still be answered: twice as many as fit into `SILENCE_S`.
         self._pings = Remembered[int, float](8)
@@ -118,8 +116,7 @@ class Channel:
         self._is_ending = False
 
     async def __aenter__(self) -> "Channel":
-        named = (*FEATURES, LEARNING) if self._learns else FEATURES
-        self.post(Hello(VERSION, tuple(name for name in named if name not in self._lacks), AGENT))
+        self.post(Hello(VERSION, tuple(name for name in FEATURES if name not in self._lacks), AGENT))
         # Before any request, so that the round-trip time is known with the first answer.
         self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
@@ -160,7 +157,7 @@ class Channel:
                     return message
                 if not isinstance(message, Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
-                self.features = common_features((*FEATURES, LEARNING), message)
+                self.features = common_features(FEATURES, message)
                 self.greeted.set()
             elif isinstance(message, Ping):
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
@@ -243,10 +240,9 @@ async def serve_channel(
     on_end: Callable[[Channel, str], None] | None = None,
     progress: StepCounts | None = None,
     budget: CallBudget | None = None,
-    learns: bool = False,
 ) -> None:
     """Pass a stream's messages to `handle` and its end to `on_end`. A breach of the protocol gets an `Error`."""
-    async with Channel(stream, protocol, progress=progress, budget=budget, learns=learns) as channel:
+    async with Channel(stream, protocol, progress=progress, budget=budget) as channel:
         reason = "the service was cancelled"
         try:
             while True:

@@ -1,9 +1,9 @@
 """Commands and parts of the project's other distributions, found by entry points."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import typer
 
@@ -12,18 +12,6 @@ from cosine_terminal.help_screen import takes_anything
 
 COMMANDS: Final = "cosine_node.commands"
 """The entry points of further commands, by name."""
-LEARNING: Final = "cosine_node.learning"
-"""The entry points of drafters that learn: `learner` makes one, `reports` reads the state of the user's."""
-
-
-class LearnerReport(Protocol):
-    """The state of a learner on this machine, as `status` and the monitor show it."""
-
-    def facts(self) -> Iterable[tuple[str, str]]:
-        """Pairs of a name and a short text, for people."""
-
-    def as_object(self) -> dict[str, Any]:
-        """The same as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +76,3 @@ def tui(context: typer.Context) -> None:
 
 # Its options, and so their help, are those of the monitor.
 vars(tui)["add_help_option"] = False
-
-
-def learner_reports() -> "Mapping[str, LearnerReport]":
-    """The user's drafters that learn, by peer id. Empty if training is not installed."""
-    read: Callable[[], Mapping[str, LearnerReport]] | None = installed_part(LEARNING, "reports")
-    return {} if read is None else read()

@@ -54,11 +54,8 @@ SENTENCES: Final[Mapping[str, str]] = {
     "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",
-    "learned": "{model} {said}.",
     "rested": "{model} {said}.",
     "unloaded": "The memory of {model} is given back; the next request waits {said} for it.",
-    "switched": "{model}, with the learned weights, serves from now on.",
-    "rolled_back": "{model} serves again: {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",
 }
 """The sentences for a node's events; other events are not shown to people."""

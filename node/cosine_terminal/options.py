@@ -69,7 +69,6 @@ _NAMES: Final[Mapping[str, str]] = {
     "timeout_s": "timeout",
     "prompt_window_tokens": "prompt-window",
     "lan": "lan/--no-lan",
-    "share_feedback": "share-feedback/--no-share-feedback",
 }
 """The names of client options on the command line that differ from the library's."""
 _WITHOUT_VARIABLE: Final = frozenset(
@@ -85,7 +84,7 @@ ENTRANCE: Final = ("network", "swarm", "identity", "deny", "lan")
 """Client options for joining a network."""
 SERVED_BY: Final = (
     *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
-    *("share_feedback", "warm_spare", "draft_from", "past_replies", "generation_config", "timeout_s"),
+    *("warm_spare", "draft_from", "past_replies", "generation_config", "timeout_s"),
 )
 """Further client options of `generate` and `serve`."""
 
@@ -96,7 +95,7 @@ def _metavar(name: str) -> str | None:
 
 def client_option(name: str) -> Any:
     declared = OPTIONS[name]
-    more: dict[str, Any] = {"show_default": name != "share_feedback", "everyday": declared.everyday}
+    more: dict[str, Any] = {"everyday": declared.everyday}
     if name in _WITHOUT_VARIABLE:
         more["envvar"] = None
     repeated = "; may be repeated." if isinstance(declared.default, tuple) else "."

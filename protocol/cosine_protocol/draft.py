@@ -36,10 +36,9 @@ from cosine_protocol.stream import MAX_AUTHORS
 
 DRAFT: Final = "/cosine/draft/2.0.0"
 
-# Features (docs/protocol.md, section 3): a peer knows mandates and windows of prompts, and a drafter learns.
+# Features (docs/protocol.md, section 3): a peer knows mandates and windows of prompts.
 MANDATES: Final = "mandate"
 WINDOWS: Final = "window"
-LEARNING: Final = "learn"
 
 MAX_TREE_NODES: Final = 256  # A node's parent is one byte, of which one value is the base.
 MAX_COMMIT_TOKENS: Final = MAX_TREE_NODES  # A pass commits the accepted nodes of a tree and one more.

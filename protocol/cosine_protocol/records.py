@@ -143,7 +143,7 @@ class NodeRecord:
     target_digest: The digest of the facts in the record, or of a drafter's target.
     pass_us: Time of a one-token pass.
     four_tokens_permille: Relative time of a pass over four tokens, of a verifier without stages.
-    learns: The drafter keeps texts with the permission of clients.
+    learns: No longer used.
     stages: The stages of a verifier.
     """
 

@@ -37,7 +37,6 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.stages.engine import StageEngine
 from cosine_protocol.errors import UsageError
-from cosine_train.learning.replaceable import ReplaceableEngine
 from tests.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
 from tests.engine.local_chain import LocalChain
 from tests.engine.openai.reciting_server import RecitingServer
@@ -229,9 +228,6 @@ COUPLED: Final[Mapping[str, Kind]] = {
     "reduced vocabulary": Kind(reduced_engine),
     "lookup": Kind(lambda pool: NgramEngine(pool_tokens=pool, vocab_tokens=VOCAB, context_tokens=512)),
     "scripted": Kind(lambda pool: ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB)),
-    "replaceable": Kind(
-        lambda pool: ReplaceableEngine(ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB), on_open=lambda: None)
-    ),
 }
 """Kinds whose choices depend only on the path and the request's sampling."""
 ALL: Final[Mapping[str, Kind]] = {

@@ -1,4 +1,4 @@
-"""Tests of the part of a request that drafters receive, and of learning drafters."""
+"""Tests of the part of a request that drafters receive."""
 
 import random
 from typing import Any, Final
@@ -11,13 +11,11 @@ from cosine_node.drafter.service import DrafterService
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import Message
-from cosine_protocol.draft import MANDATES, Mandate, Start
-from cosine_protocol.fields import decode_body
+from cosine_protocol.draft import MANDATES, Start
 from cosine_protocol.request import Sampling
-from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
-from tests.thoroughness import quick_first, quick_rows
+from tests.thoroughness import quick_first
 
 TOKENS: Final = 30
 SECRET: Final = VOCAB_TOKENS - 1
@@ -25,7 +23,7 @@ SECRET: Final = VOCAB_TOKENS - 1
 WINDOW: Final = 5
 """More than the three tokens that scripted engines depend on."""
 OLD_FEATURES: Final = (MANDATES,)
-"""The features of peers without prompt windows and learning."""
+"""The features of peers without prompt windows."""
 BOTH_WAYS: Final = pytest.mark.parametrize("coordination", ["client", "verifier"])
 
 
@@ -58,17 +56,15 @@ async def generated(
     sampling: Sampling = Sampling(),  # noqa: B008  # frozen
     domains: tuple[str, ...] = ("code",),
     fidelity: float = 0.9,
-    kept: list[VerifiedStream] | None = None,
     trusts: bool = False,
     **options: Any,
 ) -> Generation:
-    """Generate a text and check it. The first drafter learns if `kept` is given."""
+    """Generate a text and check it."""
     async with SimulatedSwarm(one_way_s=0.05) as swarm:
         members = [await swarm.verifier(target_engine())]
         for number, domain in enumerate(domains):
-            observer = StreamRecords(kept.append) if kept is not None and not number else None
             engine = draft_engine(0.5 if number else fidelity, number)
-            members.append(await swarm.drafter(engine, domain=domain, observer=observer))
+            members.append(await swarm.drafter(engine, domain=domain))
         trusted = {"trust": tuple(member.identity.peer_id for member in members)} if trusts else {}
         client = await swarm.client(**{"prompt_window_tokens": WINDOW} | trusted | options)
         sampled: dict[str, Any] = {"temperature": sampling.temperature, "seed": sampling.seed}
@@ -111,32 +107,3 @@ def test_strangers_get_the_last_256_tokens_and_whom_the_user_trusts_gets_all(
     prompt = prompt_of(random.Random("default"), tokens=400)
     generated(prompt=prompt, trusts=trusts, prompt_window_tokens=None)
     assert {start.request.prompt for start in told} == {tuple(LetterCodec().encode(prompt)[-seen_tokens:])}
-
-
-def may_keep(start: Start) -> bool | None:
-    """Return whether a drafter may keep a text, by the mandate if there is one, else by the message."""
-    if start.mandate is None:
-        return start.shares_feedback
-    mandate: Mandate = decode_body(Mandate, start.mandate.body)
-    return mandate.shares_feedback
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    ("shares", "window"), quick_rows([(None, 5), (True, 5), (False, 5), (True, 0), (None, 0)], 2)
-)
-def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_allows_it(
-    shares: bool | None, window: int, coordination: str, told: list[Start]
-) -> None:
-    kept: list[VerifiedStream] = []
-    options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": window}
-    done = generated(kept=kept, share_feedback=shares, **options)
-    assert done.swarm.coordinator == coordination
-    assert told and all((start.mandate is not None) == (coordination == "verifier") for start in told)
-    assert {may_keep(start) for start in told} == {True if shares else None}
-    assert len(kept) == bool(shares)
-    for stream in kept:
-        assert stream.tokens == done.token_ids
-        assert stream.prompt == LetterCodec().encode(PROMPT)[-window:]
-        made = [(guess, token) for guess, token in zip(stream.guesses, stream.tokens, strict=True) if guess >= 0]
-        assert sum(guess == token for guess, token in made) > 0.7 * TOKENS

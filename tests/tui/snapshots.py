@@ -190,27 +190,6 @@ SNAPSHOT = Snapshot(
     ),
     events=EVENTS,
 )
-LEARNED = "zoo:draft-code+learned-3-1a2b3c4d"
-LEARNER = (
-    ("does", "waiting for texts: has 1,200 of the 2,000 new tokens that a round takes"),
-    ("serves", "version 3 (1a2b3c4d)"),
-    ("held out", "right at 41.2 % of 1,033 tokens before its round, at 52.0 % after"),
-    ("live", "right at 51.8 % of 3,100 tokens since it serves, at 44.0 % of 10,200 before"),
-    ("keeps", "62 texts of 4 clients, 12,400 tokens, 1.2 MB"),
-    ("has learned", "4 rounds, 1 version taken back, versions on disk: 2, 3"),
-)
-LEARNING = replace(
-    SNAPSHOT,
-    nodes=(
-        *NODES[:2],
-        replace(NODES[2], record=replace(NODES[2].record, model=LEARNED, learns=True), learner=LEARNER),
-        replace(NODES[3], record=replace(NODES[3].record, learns=True)),
-    ),
-    events=(
-        *EVENTS,
-        Event(57.0, EventKind.LEARNED, f"code drafter {CODE[-6:]} serves version 3 of zoo:draft-code"),
-    ),
-)
 FLOODED = "it flooded this node each time it came back"
 BANNED = replace(SNAPSHOT, bans=(Ban(peer_id=SPARE, until_s=62.0 + 3598.0, why=FLOODED, floods=1),))
 LOST = replace(

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
-from cosine_train.learning.decision import LearningState
-from cosine_train.learning.home import write_about
-from cosine_train.learning.learner_report import reports_by_peer
 from cosine_tui.sources.live import LiveSource
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, Snapshot
@@ -74,7 +70,6 @@ def played(
     *,
     weather: Weather | None = None,
     bans: BanFile = NOBODY_BANNED,
-    learners: Path = Path("/dev/null/learned"),
 ) -> tuple[list[Snapshot], Weather]:
     """Return all snapshots of a live source on a simulated swarm while `play` runs."""
     weather = weather or Weather()
@@ -98,7 +93,6 @@ def played(
                 began_unix_s=0.0,
                 bans=bans,
                 memory=ClientMemory(),
-                learners=partial(reports_by_peer, learners),
             )
             running = asyncio.ensure_future(source.run(snapshots.append))
             await play(source, weather, snapshots)
@@ -120,7 +114,7 @@ def states(snapshots: list[Snapshot]) -> list[ConnectionState]:
     return found
 
 
-def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned_and_what_was_learned(
+def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned(
     tmp_path: Path,
 ) -> None:
     bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
@@ -128,18 +122,13 @@ def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned_and_
     async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         source.ask("ABCDEFGH", Options(max_new_tokens=24))
-        drafter = snapshots[-1].nodes[1]
-        assert drafter.learner == () == snapshots[-1].bans
-        write_about(tmp_path / "mine", peer_id=drafter.peer_id, model_name="m", target_name=TARGET)
-        LearningState(rounds=7).write(tmp_path / "mine")
+        assert snapshots[-1].bans == ()
         bans.ban("late", until_s=200.0, why="spam")
         bans.ban("early", until_s=100.0, why="spam")
         await asyncio.sleep(4.0)
 
-    snapshots, weather = played(play, bans=bans, learners=tmp_path)
+    snapshots, weather = played(play, bans=bans)
     last = snapshots[-1]
-    verifier, drafter = last.nodes
-    assert dict(drafter.learner)["has learned"].startswith("7 rounds") and verifier.learner == ()
     assert [ban.peer_id for ban in last.bans] == ["early", "late"]
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE]
     assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]

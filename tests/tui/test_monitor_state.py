@@ -19,11 +19,9 @@ from cosine_tui.state.snapshot import (
 )
 from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
-    CODE,
     LOST_REASON,
     SPARE,
     VERIFIER,
-    drafter_of,
     node_of,
     peer_id_of,
     progress_of,
@@ -132,20 +130,3 @@ def test_a_node_that_changes_is_an_event(
         (other,) if state is None else (other, node_of(SPARE, reachability=state)) for state in (before, after)
     )
     assert [kind for kind, _ in told(old, new)] == kinds
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("m", "m+learned-1-1a2b3c4d", [(EventKind.LEARNED, "serves version 1 of m")]),
-        ("m+learned-3-1a2b3c4d", "m+learned-1-1a2b3c4d", [(EventKind.WENT_BACK, "from version 3 to version 1")]),
-        ("m+learned-3-1a2b3c4d", "m", [(EventKind.WENT_BACK, "from version 3 to the model as it came")]),
-        ("m+learned-3-1a2b3c4d", "m+learned-3-1a2b3c4d", []),
-        ("m+learned-3-1a2b3c4d", "ngram", []),
-    ],
-)
-def test_other_learned_weights_are_an_event(before: str, after: str, expected: list[tuple[EventKind, str]]) -> None:
-    node = drafter_of(CODE, "code", 1)
-    old, new = (replace(node, record=replace(node.record, model=model)) for model in (before, after))
-    title = f"code drafter {CODE[-6:]} "
-    assert [(kind, text.removeprefix(title)) for kind, text in told((old,), (new,))] == expected

@@ -23,11 +23,8 @@ from cosine_tui.state.view import ALL, Listing
 from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
     BANNED,
-    CODE,
-    LEARNING,
     LOST,
     LOST_REASON,
-    MATH,
     SNAPSHOT,
     SPARE,
     VERIFIER,
@@ -77,7 +74,7 @@ LONG_REASON = " ".join(f"word{number}" for number in range(40))
 
 @given(st.integers(min_value=30, max_value=220))
 def test_nothing_of_a_list_sticks_out_at_any_width(width: int) -> None:
-    for rows in (swarm_rows(BANNED, width), swarm_rows(LEARNING, width), request_rows(SNAPSHOT, width)):
+    for rows in (swarm_rows(BANNED, width), request_rows(SNAPSHOT, width)):
         assert max(row.line.cell_len for row in rows) <= width
 
 
@@ -102,7 +99,6 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
             ["! the list may be incomplete: half is silent"],
         ),
         (row_of(swarm(SNAPSHOT), SPARE[-6:]), ["✗ lost", f"unreachable for 12 s: {LOST_REASON}"]),
-        (row_of(swarm(LEARNING), CODE[-6:]), [" v3 "]),
         (row_of(swarm(SNAPSHOT, HALF), VERIFIER[-6:]), ["62 ms", "2/16"]),
         (swarm(SNAPSHOT, listing=Listing("code")), ["VERIFIERS 0 of 2", "DRAFTERS 1 of 2"]),
         (requests(replace(SNAPSHOT, requests=())), ["type a prompt and press Enter"]),
@@ -116,11 +112,6 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
         (
             text_of(request_page(SNAPSHOT, 7, NARROW, has_marks=True)),
             ["ᵃdef add", "follow when the request is over"],
-        ),
-        (text_of(node_page(LEARNING, MATH)), ["serves            the model as it came; learns, by its own word"]),
-        (
-            text_of(node_page(replace(LEARNING, nodes=(replace(LEARNING.nodes[2], learner=()),)), CODE)),
-            ["serves            version 3 (1a2b3c4d) of zoo:draft-code, by its own word"],
         ),
         (
             text_of(node_page(with_node(1, reason=LONG_REASON), SPARE), HALF),

@@ -8,7 +8,7 @@ from cosine_tui.app import MonitorApp
 from cosine_tui.looks.themes import DARK, LIGHT
 from cosine_tui.state.feed import Feed
 from tests.thoroughness import quick_first
-from tests.tui.snapshots import LEARNING, SNAPSHOT
+from tests.tui.snapshots import SNAPSHOT
 
 NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 
@@ -27,7 +27,7 @@ def test_narrow(snap_compare: Compare, key: str) -> None:
 
 def test_node_page(snap_compare: Compare) -> None:
     keys = ["f2", "down", "down", "down", "enter"]
-    assert snap_compare(MonitorApp(Feed(LEARNING)), terminal_size=TWO, press=keys)
+    assert snap_compare(MonitorApp(Feed(SNAPSHOT)), terminal_size=TWO, press=keys)
 
 
 def test_request_page(snap_compare: Compare) -> None:

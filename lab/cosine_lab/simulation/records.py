@@ -39,7 +39,6 @@ def record_of(
     sequence: int,
     now_s: float,
     coordinate: NetworkCoordinate | None,
-    learns: bool = False,
     stages: tuple[str, ...] = (),
     addresses: tuple[str, ...] = (),
 ) -> NodeRecord:
@@ -61,7 +60,6 @@ def record_of(
         sequence=sequence,
         issued_at_s=now_s,
         coordinate=coordinate,
-        learns=learns or None,
         stages=stages or None,
         addresses=addresses,
     )

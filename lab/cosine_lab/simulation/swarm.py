@@ -25,7 +25,6 @@ from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
-from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
@@ -141,7 +140,6 @@ class SimulatedSwarm:
         self._announcements = count(1)
         self.members: list[SimulatedMember] = []
         self._others: list[MemoryTransport] = []
-        self._learners: set[str] = set()
         self._chains: list[SimulatedChains] = []
         self._stack = AsyncExitStack()
         self._numbers = count(1)
@@ -248,13 +246,11 @@ class SimulatedSwarm:
         curve: CostCurve = DRAFT_CURVE,
         domain: str = "code",
         identity: Identity | None = None,
-        observer: DraftObserver | None = None,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
     ) -> SimulatedMember:
-        """Start a drafter, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
+        """Start a drafter; `config` has fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
-        self._learners |= {identity.peer_id} if observer is not None else set()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
         machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
         service = DrafterService(
@@ -264,7 +260,6 @@ class SimulatedSwarm:
             identity=identity,
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
-            observer=observer,
             wait_for_work=wait_for_work,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
@@ -417,7 +412,6 @@ class SimulatedSwarm:
             sequence=next(self._announcements),
             now_s=asyncio.get_running_loop().time(),
             coordinate=coordinate,
-            learns=identity.peer_id in self._learners,
             stages=stages,
             addresses=tuple(filter(None, [self.network.addresses.get(identity.peer_id)])),
         )

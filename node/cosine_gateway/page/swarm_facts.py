@@ -52,7 +52,6 @@ def _node_facts(
         else list(machine.join_options(record.numerics)),
         "repeats": repeats(record.numerics),
         "expertise": list(record.expertise),
-        "learns": bool(record.learns),
         "software": record.software,
         "emulated": record.emulated,
         "capacity": record.capacity_requests,

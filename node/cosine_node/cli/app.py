@@ -32,7 +32,7 @@ from cosine_node.cli.systemd_unit import service
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 from cosine_terminal.companions import COMMANDS as ENTRY_POINTS
-from cosine_terminal.companions import LABORATORY, TRAINING, installed_part, tui
+from cosine_terminal.companions import LABORATORY, installed_part, tui
 from cosine_terminal.help_screen import ALL, HELP, Everyday, Group, add_command
 from cosine_terminal.interrupts import raise_on_interrupt
 from cosine_terminal.options import spread_peers
@@ -85,9 +85,6 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] =
         identity: "identity",
         swarm: "swarm create friends --out friends",
         ban: "ban PEER_ID --days 7",
-        TRAINING.command(
-            "learned", "Show or delete what drafters with `join --learn` keep on this machine."
-        ): "learned",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },
     "Measure": {

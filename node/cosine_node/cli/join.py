@@ -15,7 +15,7 @@ import typer
 
 from cosine_engine import zoo
 from cosine_engine.models.engine_kind import EngineChoice, EngineKind, has_files
-from cosine_engine.pool_size import AUTO, PoolSize, parse_memory
+from cosine_engine.pool_size import AUTO, PoolSize
 from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.node_options import (
     Place,
@@ -31,7 +31,6 @@ from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptio
 from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import ALL_TARGETS, MAX_EXPERTISE, Role
-from cosine_terminal.companions import LEARNING, TRAINING
 from cosine_terminal.events import Emit, telling
 from cosine_terminal.help_screen import everyday
 from cosine_terminal.interrupts import run_until_stopped
@@ -50,43 +49,9 @@ from cosine_terminal.options import (
 
 if TYPE_CHECKING:
     from cosine_engine.models.model import ModelSource
-    from cosine_node.serving.learner import LearnerMaker
 
 LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
-DEFAULT_LEARN_MEMORY: Final = "64MiB"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    learn: Annotated[
-        bool,
-        model_option(
-            "learn",
-            "",
-            "Learn, while idle, from texts of clients. Of those who allow a drafter to keep them, on this machine.",
-            everyday=True,
-        ),
-    ] = False
-    learn_memory: Annotated[
-        str, model_option("learn-memory", "SIZE", "Disk space for the texts that a drafter learns from.")
-    ] = DEFAULT_LEARN_MEMORY
-
-    def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
-        """The function that makes a drafter's learner. None without `--learn`. Raises `UsageError`."""
-        if not self.learn:
-            if self.learn_memory != DEFAULT_LEARN_MEMORY:
-                raise UsageError("--learn-memory is for drafters that learn: add --learn.")
-            return None
-        if role is not Role.DRAFTER:
-            raise UsageError(f"--learn is for drafters: a {role} serves the model that its clients asked for.")
-        if unfit := [name for name in models if not has_files(name)]:
-            raise UsageError(f"{unfit[0]} has no weights to train; leave --learn out.")
-        make: Callable[[int], LearnerMaker] = TRAINING.part(LEARNING, "learner")
-        size_bytes, _ = parse_memory(self.learn_memory, option="--learn-memory")
-        if size_bytes is None:
-            raise UsageError(f"--learn-memory takes a size such as 64MiB, not {self.learn_memory!r}.")
-        return make(size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +221,6 @@ def join(
     served: ServedModelOptions,
     place: Place,
     parts: Parts,
-    learning: Learning,
     work: OwnWork,
     guest: AsGuest,
     role: Annotated[str | None, option("role", "ROLE", "drafter, verifier or stage.", everyday=True)] = None,
@@ -297,7 +261,7 @@ def join(
         raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")
     # A check without role and model is that of a client.
     chosen = parse_role(role) if role is not None else Role.DRAFTER if served.model else None
-    nodes = () if chosen is None else _nodes(chosen, served, parts, learning, work, guest)
+    nodes = () if chosen is None else _nodes(chosen, served, parts, work, guest)
     _refuse_shared_ports(len(nodes), network)
     target = nodes[0].source.target if nodes else served.target or ALL_TARGETS
     plan = JoinPlan(network=network, nodes=nodes, target=target)
@@ -322,7 +286,7 @@ def doctor(**given: Any) -> None:
 _FLAGS: Final = signature(join).parameters
 declaring(doctor, [flag for flag in _FLAGS.values() if flag.name != "check"])
 
-_OF_A_DRAFTER: Final = frozenset({"expertise", "learn", "learn_memory"})
+_OF_A_DRAFTER: Final = frozenset({"expertise"})
 _OF_A_VERIFIER: Final = frozenset({"draft_model", "max_coordinated", "share_prefixes", "share_weights"})
 _OF_A_STAGE: Final = frozenset({"layers", "memory"})
 _OF_A_HEAD: Final = frozenset({"over_stages", "warm_spare"})
@@ -375,7 +339,7 @@ head = _verb(
 
 
 def _nodes(
-    role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork, guest: AsGuest
+    role: Role, served: ServedModelOptions, parts: Parts, work: OwnWork, guest: AsGuest
 ) -> "tuple[NodeOptions, ...]":
     """The nodes to run. Raises `UsageError`."""
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
@@ -398,10 +362,9 @@ def _nodes(
         beside = EngineChoice(device=engine.device, threads=work.threads, pool_size=PoolSize(share=guest.share))
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
-    make_learner = learning.maker(role, models)
     unload_after_s = guest.unload_after_s(engine, sources)
-    if unload_after_s is not None and (role is Role.STAGE or parts.over_stages or make_learner is not None):
-        raise UsageError("--unload-after is for whole models that do not learn.")
+    if unload_after_s is not None and (role is Role.STAGE or parts.over_stages):
+        raise UsageError("--unload-after is for whole models.")
     return tuple(
         NodeOptions(
             role=role,
@@ -414,7 +377,6 @@ def _nodes(
             emulation=emulation,
             runs_over_stages=parts.over_stages,
             keeps_spare_warm=parts.warm_spare,
-            make_learner=make_learner,
             shares_weights=parts.share_weights,
             unload_after_s=unload_after_s,
             share=guest.share,

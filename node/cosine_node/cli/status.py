@@ -4,9 +4,9 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -22,7 +22,6 @@ from cosine_node.doctor.swarm import first_survey
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
-from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
@@ -31,7 +30,6 @@ from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
-from cosine_terminal.companions import learner_reports
 from cosine_terminal.help_screen import everyday
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
@@ -41,20 +39,19 @@ from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
 if TYPE_CHECKING:
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
-    from cosine_terminal.companions import LearnerReport
 
 WATCH_EVERY_S: Final = 2.0
 """For a node far less work than a generation."""
 
 # The columns of the table. In a narrow terminal some are left out, so that a node fits on a line of 80 columns.
 HEADINGS: Final = (
-    *("role", "peer", "model", "numerics", "learned", "good at", "load"),
+    *("role", "peer", "model", "numerics", "good at", "load"),
     *("ms/pass", "RTT ms", "accepted", "version", "emulated", "reached"),
 )
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "accepted"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version"})
-ONLY_USED: Final = frozenset({"accepted", "emulated", "learned"})
+ONLY_USED: Final = frozenset({"accepted", "emulated"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
 """`cosine-node ban` shows all."""
@@ -145,14 +142,13 @@ def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNotes:
-    """State of this user: bans, the latest end last, and drafters that learn, by peer id."""
+    """State of this user: bans, the latest end last."""
 
     bans: Sequence[Ban] = ()
-    learners: Mapping[str, "LearnerReport"] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> "OwnNotes":
-        return cls(bans=tuple(BanFile().read().values()), learners=learner_reports())
+        return cls(bans=tuple(BanFile().read().values()))
 
 
 def of_one_target(survey: "Survey") -> "Survey":
@@ -201,7 +197,6 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "reachable": not sight.reason,
             "relayed": is_relayed(sight.record.addresses),
             "reason": sight.reason,
-            "learner": report.as_object() if (report := notes.learners.get(sight.record.peer_id)) else None,
         }
         for sight in survey.nodes
     ]
@@ -228,9 +223,6 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
         if sight.reason
     ]
     unreached = f", {len(lines)} not reached" if lines else ""
-    for peer_id in (sight.record.peer_id for sight in survey.nodes if sight.record.peer_id in notes.learners):
-        lines.append(Text(f"{short_peer_id(peer_id)} learns on this machine:"))
-        lines += [Text(printable(f"  {name}: {text}")) for name, text in notes.learners[peer_id].facts()]
     if survey.target == ALL_TARGETS:
         said = f"{len(targets)} targets in the network {network}{unreached}; --target NAME shows the nodes of one."
         return Group(*parts, *lines, Text(said))
@@ -298,15 +290,12 @@ def _reached_records(survey: "Survey") -> list[NodeRecord]:
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:
     record, stage = sight.record, sight.record.stage
-    learned = LearnedName.of(record.model)
     load = f"{record.load_requests if sight.requests is None else sight.requests}/{record.capacity_requests}"
-    version = "nothing yet" if record.learns else ""
     texts = {
         "role": record.role,
         "peer": short_peer_id(record.peer_id),
-        "model": record.model if learned is None else learned.model,
+        "model": record.model,
         "numerics": record.numerics,
-        "learned": version if learned is None else f"version {learned.number}",
         "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
         "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",

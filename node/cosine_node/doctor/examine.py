@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from tempfile import TemporaryFile
 from typing import Any, Final
 
@@ -25,8 +24,6 @@ async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable
 
     The child and its children are killed after a timeout or on cancellation.
     """
-    # The function cannot be pickled, and the examination needs no learner.
-    plan = replace(plan, nodes=tuple(replace(node, make_learner=None) for node in plan.nodes))
     step = Step("examination", 60.0, DISK)
     is_verbose = logging.getLogger().isEnabledFor(logging.DEBUG)
     with TemporaryFile() as errors:

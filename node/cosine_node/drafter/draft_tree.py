@@ -7,7 +7,6 @@ from typing import Final
 
 from cosine_engine.base import PREFIX, Choice, Row
 from cosine_engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, GrammarPlace, Guide
-from cosine_node.drafter.observer import NO_GUESS, TextObserver
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
@@ -79,7 +78,7 @@ class DraftTree:
     held_passes: Number of passes for which distant and unlikely nodes may be held back.
     measures_prompt: The first row asks for the likelihood of the prompt.
     rereads: Feed drafted tokens again after their commit, and drop the drafts below.
-    counts, observer: Receive the committed tokens and first choices.
+    counts: Counts of committed tokens and first choices.
     guide: Tokens that it forces are drafted and fed in the same pass.
     """
 
@@ -94,7 +93,6 @@ class DraftTree:
         measures_prompt: bool = True,
         rereads: bool = False,
         counts: DrafterCounts | None = None,
-        observer: TextObserver | None = None,
         guide: Guide | None = None,
     ) -> None:
         self._guide = guide
@@ -117,7 +115,6 @@ class DraftTree:
         self._dropped: list[int] = []
         self._sent: set[TreeNode] = set()
         self._counts = counts or DrafterCounts()
-        self._observer = observer
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
         self._wants_nll = measures_prompt
@@ -292,13 +289,11 @@ class DraftTree:
             self._name(node, probability)
 
     def _note_first_choice(self, root: TreeNode, token: int) -> None:
-        """Count whether the model's first choice after the root was right, and notify the observer."""
+        """Count whether the model's first choice after the root was right."""
         first = self._states[root].first
         is_right = first is not None and first.token == token
         self._counts.first_choices += first is not None
         self._counts.right_first_choices += is_right
-        if self._observer is not None:
-            self._observer.note(self.position, token, guess=NO_GUESS if first is None else first.token)
 
     def take_kept(self) -> tuple[int, ...]:
         """Names of fed known nodes, in order, for the engine's prefix. The root always stays a node."""

@@ -8,7 +8,6 @@ from typing import Final
 from cosine_engine.base import Engine, OutOfPages, Row
 from cosine_engine.curve import CostCurve
 from cosine_node.drafter.draft_tree import DraftTree
-from cosine_node.drafter.observer import TextObserver
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
 from cosine_p2p.fair_places import User
 from cosine_p2p.session.request_log import RequestLogger, request_log
@@ -29,7 +28,6 @@ class FollowedRequest:
 
     heard_at_s: Time of the last message of its client or, with a `mandate`, of the delegate.
     admission: Sequence number of the requests.
-    observed: The observer of its text, if there is one.
     """
 
     channel: Channel
@@ -41,7 +39,6 @@ class FollowedRequest:
     heard_at_s: float
     admission: int = 0
     mandate: Mandate | None = None
-    observed: TextObserver | None = None
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0

@@ -14,7 +14,6 @@ from cosine_engine.constraints.grammars import guide_of
 from cosine_engine.curve import CostCurve
 from cosine_engine.models.unloading import WaitForWork
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
-from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.runner import Runner
@@ -49,7 +48,7 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.fields import MAX_NEW_TOKENS
 from cosine_protocol.identity import Identity, sign
 from cosine_protocol.request import Constraint
-from cosine_protocol.stream import Account, Error, FinishReason, features_of
+from cosine_protocol.stream import Account, Error, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
 
 LOG = logging.getLogger(__name__)
@@ -100,10 +99,8 @@ class DrafterService:
         config: DrafterConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
-        observer: DraftObserver | None = None,
     ) -> None:
-        """`clock` returns Unix seconds. `observer` sees the texts that clients allow the drafter to keep."""
-        self._observer = observer
+        """`clock` returns Unix seconds."""
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
@@ -142,39 +139,29 @@ class DrafterService:
         self.counts.streams += 1
         try:
             await serve_channel(
-                stream,
-                DRAFT,
-                self._receive,
-                on_end=self._end,
-                progress=self.progress,
-                budget=self._reads,
-                learns=self._observer is not None,
+                stream, DRAFT, self._receive, on_end=self._end, progress=self.progress, budget=self._reads
             )
         finally:
             self.counts.streams -= 1
 
     async def run(self) -> None:
-        try:
-            while True:
-                # Release pages between passes: the engine must not change during one.
-                for followed in self._released:
-                    self._engine.release(followed.sequence)
-                self._released.clear()
-                now_s = asyncio.get_running_loop().time()
-                rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
-                for followed, _ in rows:
-                    # Round robin.
-                    key = (followed.channel, followed.number)
-                    self._followed[key] = self._followed.pop(key)
-                if rows:
-                    await self._step(rows)
-                    self._rows.note_pass(elapsed_s=asyncio.get_running_loop().time() - now_s)
-                else:
-                    self._work.clear()
-                    await self._wait_for_work(self._work)
-        finally:
-            if self._observer is not None:
-                self._observer.close()
+        while True:
+            # Release pages between passes: the engine must not change during one.
+            for followed in self._released:
+                self._engine.release(followed.sequence)
+            self._released.clear()
+            now_s = asyncio.get_running_loop().time()
+            rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
+            for followed, _ in rows:
+                # Round robin.
+                key = (followed.channel, followed.number)
+                self._followed[key] = self._followed.pop(key)
+            if rows:
+                await self._step(rows)
+                self._rows.note_pass(elapsed_s=asyncio.get_running_loop().time() - now_s)
+            else:
+                self._work.clear()
+                await self._wait_for_work(self._work)
 
     async def drain(self) -> None:
         """Refuse new requests and end the present ones, which lose only drafts."""
@@ -252,12 +239,6 @@ class DrafterService:
             return
         self._tick_soon()
         self._prepare(request.sampling.constraint)
-        observed = None
-        # With a mandate only its permission counts.
-        shares = (mandate or message).shares_feedback
-        # Shaped or constrained texts are not typical of the target.
-        if self._observer is not None and shares and not features_of(request):
-            observed = self._observer.follow(request, d_0)
         tree = DraftTree(
             d_0,
             request.prompt,
@@ -265,7 +246,6 @@ class DrafterService:
             self._calibration,
             held_passes=HELD_PASSES,
             counts=self.counts,
-            observer=observed,
             guide=guide_of(self._engine.grammars, request.sampling),
         )
         followed = self._followed[(channel, message.number)] = FollowedRequest(
@@ -278,7 +258,6 @@ class DrafterService:
             asyncio.get_running_loop().time(),
             admission=next(self._admissions),
             mandate=mandate,
-            observed=observed,
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
@@ -365,7 +344,7 @@ class DrafterService:
         for followed in list(self._followed.values()):
             if now_s - followed.heard_at_s > FORGOTTEN_S:
                 self._leave(followed)
-        if (self._observer is not None and self._observer.tick(now_s=now_s)) or self._followed:
+        if self._followed:
             self._tick_soon()
 
     def _answer_busy(self, channel: Channel, number: int) -> None:
@@ -455,6 +434,4 @@ class DrafterService:
             self.counts.ended[ending] += 1
             followed.log.info("%s, %d tokens drafted", ending, followed.sent_nodes)
             self._released.append(followed)
-            if self._observer is not None and followed.observed is not None:
-                self._observer.leave(followed.observed, now_s=asyncio.get_running_loop().time())
             self._work.set()

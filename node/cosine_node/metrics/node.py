@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 from prometheus_client.core import (
@@ -55,7 +55,6 @@ class ObservedNode(Observed):
     max_requests: int
     service: VerifierService | DrafterService
     engine: Engine
-    learner: "LearnerMetrics | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +63,6 @@ class ObservedStage(Observed):
 
     pool_tokens: int
     service: StageService
-
-
-class LearnerMetrics(Protocol):
-    """A drafter's learner, as its metrics see it."""
-
-    def metrics(self) -> "Sequence[Series[Any]]":
-        """The metrics of all learners of its kind."""
 
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -293,14 +285,11 @@ class NodeMetrics(Collector):
         yield from _info("cosine:stage", "The stage's version, target, numerics and layers.", stages)
         verifiers = [(n.labels, n.service) for n in nodes if isinstance(n.service, VerifierService)]
         drafters = [(n.labels, n.service) for n in nodes if isinstance(n.service, DrafterService)]
-        learners = [(n.labels, n.learner) for n in nodes if n.learner is not None]
         yield from (each.family([(n.labels, n) for n in nodes]) for each in NODE if nodes)
         yield from (each.family([(s.labels, s) for s in stages]) for each in STAGE if stages)
         yield from (each.family([(n.labels, n) for n in (*nodes, *stages)]) for each in NETWORK)
         yield from (each.family(verifiers) for each in VERIFIER if verifiers)
         yield from (each.family(drafters) for each in DRAFTER if drafters)
-        for _, learner in learners[:1]:
-            yield from (each.family(learners) for each in learner.metrics())
 
 
 def _info(name: str, text: str, nodes: Sequence[Observed]) -> Iterator[Metric]:

@@ -21,7 +21,6 @@ from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunn
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
-from cosine_node.serving.learner import DraftLearner
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
 from cosine_node.verifier.admission import VerifierConfig
@@ -67,15 +66,13 @@ async def run_nodes(
     async with AsyncExitStack() as stack:
         places = [claim(network, file, stack) for file in identity_files(network.identity_file, len(options))]
         loaded = []
-        for (claimed, _), each in zip(places, options, strict=True):
+        for each in options:
             try:
                 began_s = time.monotonic()
                 served, home = await in_ending_thread(load_models, each, emit)
                 if each.unload_after_s is not None:
                     served, home = returnable(each, served, home, emit, load_s=time.monotonic() - began_s)
-                make, peer_id = each.make_learner, claimed.identity.peer_id
-                learner = None if make is None else await asyncio.to_thread(make, served, each, peer_id)
-                loaded.append((served, home, learner))
+                loaded.append((served, home))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -83,7 +80,7 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        for (claimed, gate), each, (served, home, learner) in zip(places, options, loaded, strict=True):
+        for (claimed, gate), each, (served, home) in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack, stop)
             if joined is None:
                 return
@@ -93,7 +90,7 @@ async def run_nodes(
                     node.weights = await sharing(served.names.folder)
                 nodes.append(node)
             else:
-                nodes.append(DrafterNode(joined, served, each, learner=learner))
+                nodes.append(DrafterNode(joined, served, each))
             # Without initial peers, all nodes join the network of the first.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
@@ -231,7 +228,6 @@ class RunningNode(AnnouncedNode):
         return {
             "numerics": self._served.engine.numerics,
             "expertise": self._options.expertise,
-            "learns": None,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
         }
@@ -308,25 +304,12 @@ class VerifierNode(RunningNode):
 
 
 class DrafterNode(RunningNode):
-    """A drafter, optionally one that learns."""
+    """A drafter."""
 
     service: DrafterService
 
-    def __init__(
-        self,
-        joined: JoinedNetwork,
-        served: ServedModel,
-        options: NodeOptions,
-        *,
-        learner: DraftLearner | None = None,
-    ) -> None:
-        """A `learner` provides the engine, with the weights that serve."""
-        if learner is not None:
-            names = replace(served.names, model_name=learner.model_name)
-            served = replace(served, engine=learner.engine, names=names)
+    def __init__(self, joined: JoinedNetwork, served: ServedModel, options: NodeOptions) -> None:
         super().__init__(joined, served, options)
-        self._learner = learner
-        self._expertise = options.expertise if learner is None else learner.expertise
         self.service = DrafterService(
             config=DrafterConfig(
                 tokenizer_digest=served.names.facts.tokenizer_digest, max_requests=options.max_requests
@@ -336,38 +319,14 @@ class DrafterNode(RunningNode):
             curve=self._pass_curve,
             identity=joined.identity,
             wait_for_work=self._wait_for_work,
-            observer=learner.records if learner is not None else None,
         )
-        if learner is not None:
-            learner.attach(self.service, self._weights_switched)
         self.service.pass_s = self._speed.pass_s
 
     def _handlers(self) -> dict[str, StreamHandler]:
         return {DRAFT: self.service.handle}
-
-    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
-        return () if self._learner is None else (self._learner.run(emit),)
-
-    def _weights_switched(self) -> None:
-        """Announce the learned weights that serve now."""
-        assert self._learner is not None
-        self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
-        self._announcer.changed()
 
     def _work_done(self) -> DraftWork:
         return DraftWork.of(self.service)
 
     def _accepted(self) -> tuple[int, int]:
         return self.service.counts.accepted_tokens, self.service.counts.text_tokens
-
-    def _record_fields(self) -> dict[str, Any]:
-        learns = True if self._learner is not None else None
-        return super()._record_fields() | {"expertise": self._expertise, "learns": learns}
-
-    def observed(self) -> "ObservedNode":
-        return replace(super().observed(), learner=self._learner)
-
-    def _end(self) -> None:
-        super()._end()
-        if self._learner is not None:
-            self._learner.close()

@@ -15,7 +15,6 @@ from cosine_protocol.records import Role
 if TYPE_CHECKING:
     # A client has neither the packages of a node nor nodes.
     from cosine_engine.models.model import ModelSource
-    from cosine_node.serving.learner import LearnerMaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,6 @@ class NodeOptions:
     emulation: The device and link to emulate, if any.
     runs_over_stages: For a verifier: hold no weights, and run passes over a chain of stages.
     keeps_spare_warm: For a verifier over stages: keep a second chain ready.
-    make_learner: For a drafter that learns: makes its learner.
     shares_weights: Serve the weights of the target to stages that fetch them.
     unload_after_s: Time without work after which the model's memory is given back; None for never.
     share: Part of the time that the node's passes take.
@@ -77,7 +75,6 @@ class NodeOptions:
     emulation: Emulation | None = None
     runs_over_stages: bool = False
     keeps_spare_warm: bool = True
-    make_learner: "LearnerMaker | None" = None
     shares_weights: bool = True
     unload_after_s: float | None = None
     share: float = 1.0

@@ -182,11 +182,11 @@ class CoordinatedRequest:
         self.request.channel.post(Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
 
     def note_lost(self, author: int) -> None:
-        """Give up once no drafter is left, except a pupil."""
+        """Give up once no drafter is left."""
         self._lost.add(author)
         if self.session is None or self.abandoned.done():
             return
-        if not {*self.session.ledger.authors} - self._lost - {self.session.job.pupil}:
+        if not {*self.session.ledger.authors} - self._lost:
             self.abandoned.set_result(None)
 
     def end(self, reason: str) -> None:
@@ -300,7 +300,6 @@ class RequestCoordinator:
             stages=self._stages,
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,
-            pupil=mandate.drafters.index(mandate.pupil) + 1 if mandate.pupil in mandate.drafters else 0,
         )
 
     async def _run(self, coordinated: CoordinatedRequest, session: Session, drafters: tuple[str, ...]) -> None:

@@ -11,9 +11,7 @@ import pytest
 
 from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
-    PUPIL_EVERY,
     pick_drafters,
-    pick_pupil,
     rank_verifiers,
     requests_of,
 )
@@ -109,22 +107,3 @@ def test_trusted_drafters_of_the_tokenizer_differ_in_expertise_before_any_repeat
     maths, other = record(3, expertise=("math",), pass_us=9), record(4, tokenizer_digest=b"\x03" * 32)
     assert picked([*code, maths, other], limit=3) == (code[0], maths, code[1])
     assert picked([*code, other], limit=4, trust=(PEERS[2].peer_id,)) == (code[2],)
-
-
-def test_a_pupil_is_a_learning_drafter_of_the_target_with_a_place_that_is_not_asked() -> None:
-    verifier, asked = record(0), record(1, learns=True)
-    fitting = [record(2, learns=True), record(3, learns=True)]
-    others = [
-        record(4),
-        record(5, learns=False),
-        record(6, learns=True, target_digest=bytes(32)),
-        record(7, learns=True, tokenizer_digest=bytes(32)),
-        record(8, learns=True, load_requests=4),
-    ]
-    found = [asked, *others, *fitting]
-    for trust, expected in (((), fitting), ((fitting[1].peer_id, others[0].peer_id), fitting[1:])):
-        chance = random.Random(0).random
-        picks = [pick_pupil(found, verifier, asked=[asked], chance=chance, trust=trust) for _ in range(300)]
-        counts = Counter(pick.peer_id for pick in picks if pick is not None)
-        assert set(counts) == {one.peer_id for one in expected}
-        assert 0 < counts.total() < 2 * len(picks) / PUPIL_EVERY

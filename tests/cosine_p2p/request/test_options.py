@@ -17,7 +17,6 @@ from cosine_p2p.request.options import (
     choice_seed,
     merge_options,
     read_option,
-    shares_feedback,
     window_of,
 )
 from cosine_protocol.errors import UsageError
@@ -90,22 +89,6 @@ def test_a_declaration_keeps_its_own_promises(name: str) -> None:
         assert read_option(name, choice) == choice
     for bound in {option.kind.low, option.kind.high} - {None, 0}:
         assert read_option(name, option.kind.type(bound)) == bound
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, False),
-        ({"trust": ["somebody"]}, False),
-        ({"swarm": "friends.swarm"}, True),
-        ({"swarm": "friends.swarm", "share_feedback": False}, False),
-        ({"share_feedback": True}, True),
-    ],
-)
-def test_feedback_is_shared_as_the_user_says_else_in_a_private_swarm(
-    options: dict[str, Any], expected: bool
-) -> None:
-    assert shares_feedback(merge_options(DEFAULTS, options, ClientOptions)) is expected
 
 
 def test_numbers_of_other_libraries_become_plain() -> None:

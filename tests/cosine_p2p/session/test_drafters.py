@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import pytest
-
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, DrafterLedger, Drafters
 from cosine_p2p.session.drafts import Drafts
@@ -22,7 +20,6 @@ from cosine_protocol.draft import (
     MAX_COMMIT_TOKENS,
     WINDOWS,
     Advance,
-    Busy,
     Draft,
     Fragment,
     Node,
@@ -156,32 +153,6 @@ async def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_
     await asyncio.sleep(0.1)
     shown = replace(REQUEST, prompt=(2, 1), nonce=bytes(16))
     assert swarm.link.posted == [Start(NUMBER, shown, (), d_0=D_0)]
-
-
-@in_virtual_time
-async def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_drafter_to_the_strategy() -> None:
-    swarm = Swarm(pupil=1)
-    swarm.drafters.teach()
-    await swarm.follow(1)
-    assert swarm.event(STARTED) is None
-    swarm.output += [6, 7]
-    swarm.drafters.teach()
-    swarm.drafters.teach()
-    assert swarm.link.posted == [Start(NUMBER, REQUEST, ()), Advance(NUMBER, 0, (6, 7))]
-    # Its loss is told to those who count the drafters left.
-    assert swarm.event(Busy(NUMBER, 1.0)) == DrafterLost(1)
-    swarm.output.append(8)
-    swarm.drafters.teach()
-    assert swarm.link.posted[2:] == [Release(NUMBER, 0, 2, ReleaseReason.ENDED)]
-
-
-@pytest.mark.parametrize("pupil", [0, 1])
-@in_virtual_time
-async def test_what_one_that_only_learns_drafts_unasked_counts_for_nothing(pupil: int) -> None:
-    swarm = Swarm(pupil=pupil)
-    await swarm.follow(1)
-    assert await swarm.taken([fragment()]) == ([] if pupil else [(1, 1)], [])
-    assert swarm.ledger.drafted == (0 if pupil else 1)
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.request.options import DEFAULTS, ClientOptions, merge_options
 from cosine_p2p.session.auditing import Auditing
-from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, AskedDrafters, PeerSearch
+from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, PeerSearch
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Links
@@ -68,11 +68,11 @@ class Scene:
             chance=Random(seed).random,
         )
 
-    def asked(self, found: list[NodeRecord], *, seed: int = 0) -> AskedDrafters:
+    def asked(self, found: list[NodeRecord], *, seed: int = 0) -> tuple[NodeRecord, ...]:
         return self.search(seed=seed).choose_drafters(found, VERIFIER, now_s=NOW_S)
 
     def chosen(self, found: list[NodeRecord]) -> set[str]:
-        return ids(self.asked(found).records)
+        return ids(self.asked(found))
 
 
 def ids(records: Iterable[NodeRecord]) -> set[str]:
@@ -102,28 +102,3 @@ def test_those_that_failed_lately_are_left_out() -> None:
     scene = Scene()
     scene.failures.note_failed(NEAR_VERIFIER[0].peer_id, now_s=NOW_S)
     assert scene.chosen(NEAR_VERIFIER[:3]) == ids(NEAR_VERIFIER[1:3])
-
-
-KINDS = ("code", "math", "medical")
-LEARNERS = [
-    record_of(identity_of(number), now_s=NOW_S, learns=True, expertise=(KINDS[number % 3],)) for number in range(20)
-]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_who_shares_feedback_now_and_then_asks_one_that_learns_on_top(seed: int) -> None:
-    without = Scene().asked(LEARNERS, seed=seed)
-    shared = Scene(options={"share_feedback": True}).asked(LEARNERS, seed=seed)
-    assert without.pupil == 0
-    assert shared.records[:MAX_ASKED_DRAFTERS] == without.records
-    if shared.pupil:
-        assert shared.pupil == len(shared.records) == MAX_ASKED_DRAFTERS + 1
-        assert shared.records[-1] not in without.records
-    else:
-        assert shared == without
-
-
-def test_nobody_is_asked_to_learn_who_does_not_or_where_nobody_drafts() -> None:
-    for found, limit in ((EVERYBODY, None), ([], None), (LEARNERS, 0), (LEARNERS[:5], None)):
-        scene = Scene(options={"share_feedback": True, "max_drafters": limit})
-        assert not any(scene.asked(found, seed=seed).pupil for seed in range(40))

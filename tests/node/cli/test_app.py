@@ -276,10 +276,9 @@ def test_without_companions_their_commands_say_how_to_install_them_and_the_help_
         "import cosine_node.cli, cosine_tui.cli, sys\n"
         "node, tui = cosine_node.cli.main, cosine_tui.cli.main\n"
         "simulate, demo = ['simulate', '--scenario', 'home', '--json'], ['--demo', '--screenshot', '/none']\n"
-        "train, learn = ['zoo', 'train', '--target', 'x'], ['join', '--role', 'drafter', '--learn']\n"
+        "train, others = ['zoo', 'train', '--target', 'x'], ['--help-all']\n"
         "commands = [(node, simulate), (node, ['bench', 'rtt', '--quick']), (tui, demo)]\n"
-        "others = ['learned', 'forget'], ['--help-all']\n"
-        "commands += [(node, each) for each in (train, learn, *others)]\n"
+        "commands += [(node, each) for each in (train, others)]\n"
         "for main, given in commands:\n"
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        print(exit_.code)\n"
     )
@@ -288,10 +287,10 @@ def test_without_companions_their_commands_say_how_to_install_them_and_the_help_
     training = "This needs the distribution for training: `pip install ./node/train` in a checkout of the project."
     # The monitor needs nothing of what the laboratory needs besides.
     simulation = laboratory.replace("./node/train ./lab", "--no-deps ./lab")
-    sentences = [laboratory, laboratory, simulation, training, training, training]
+    sentences = [laboratory, laboratory, simulation, training]
     assert done.stderr == "".join(f"Error: {sentence}\n" for sentence in sentences)
-    assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 6) and done.stdout.endswith("0\n")
-    assert all(f"{name} " in done.stdout for name in ("simulate", "bench", "learned", "zoo"))
+    assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 4) and done.stdout.endswith("0\n")
+    assert all(f"{name} " in done.stdout for name in ("simulate", "bench", "zoo"))
 
 
 def test_an_installation_of_a_companion_whose_checkout_is_gone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

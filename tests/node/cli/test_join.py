@@ -39,9 +39,7 @@ def test_without_a_model_there_is_one_drafter(run: Run, started: list[Any]) -> N
     run("join", "--role", "drafter")
     ((network, (only,)),) = started
     assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
-    assert (network.metrics_port, only.source.engine.quantize, only.make_learner) == (None, None, None)
-    run("join", "--role", "drafter", "--learn")
-    assert started[-1][1][0].make_learner is not None
+    assert (network.metrics_port, only.source.engine.quantize) == (None, None)
 
 
 def test_a_repeated_model_is_a_drafter_each_and_what_is_given_once_holds_for_all(
@@ -164,15 +162,10 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
         ("stage --engine llama", "--engine llama does not go with"),
         ("stage --model ngram", "A stage holds the target model; ngram can only draft"),
         ("verifier --over-stages --dtype float16", "--dtype does not go with"),
-        ("verifier --learn", "--learn is for drafters"),
-        ("drafter --learn --model ngram", "ngram has no weights"),
-        ("drafter --learn-memory 1GiB", "add --learn"),
-        ("drafter --learn --learn-memory 1MiB", "4MiB or more"),
-        ("drafter --learn --learn-memory auto", "a size such as"),
         ("verifier --unload-after soon", "a time such as 30m"),
         ("verifier --unload-after 0s", "a time such as 30m"),
         ("drafter --model ngram --unload-after 30m", "for models that this process holds"),
-        ("stage --model zoo:target --unload-after 30m", "for whole models that do not learn"),
+        ("stage --model zoo:target --unload-after 30m", "for whole models"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_sentence(

@@ -53,7 +53,7 @@ def test_without_options_it_serves_the_target_of_the_network_to_this_machine(
     assert out == f"Serving its own at {url}/v1, and a page at {url}/\n"
     assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, None, "cosine")
     assert (seen["initial_peers"], seen["max_drafters"], seen["trust"]) == ((PEER,), None, ())
-    assert (seen["prompt_window_tokens"], seen["share_feedback"]) == (None, None)
+    assert seen["prompt_window_tokens"] is None
     assert replace(seen["options"], machine=None) == GatewayOptions(
         model_name="", host_names=(socket.gethostname(),)
     )
@@ -65,13 +65,13 @@ def test_options_reach_the_client_and_the_gateway(
     serve: Run, seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COSINE_API_KEY", "one two")
-    assert serve("--share-feedback", "--prompt-window", "64").code == 0
-    assert (seen["share_feedback"], seen["prompt_window_tokens"]) == (True, 64)
-    limits = "--max-drafters 0 --trust A --trust B --timeout 9 --max-requests 3 --no-share-feedback"
+    assert serve("--prompt-window", "64").code == 0
+    assert seen["prompt_window_tokens"] == 64
+    limits = "--max-drafters 0 --trust A --trust B --timeout 9 --max-requests 3"
     target = f"--target m@{'0a' * 32} --strategy plain --cors-origin https://a.b --host-name api.a.b"
     assert serve(*target.split(), *limits.split()).code == 0
     assert (seen["max_drafters"], seen["trust"], seen["timeout_s"]) == (0, ("A", "B"), 9.0)
-    assert (seen["strategy"], seen["share_feedback"]) == ("plain", False)
+    assert seen["strategy"] == "plain"
     assert replace(seen["options"], machine=None) == GatewayOptions(
         model_name="m",
         api_keys=("one", "two"),

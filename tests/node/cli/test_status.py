@@ -4,7 +4,6 @@ import io
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,6 @@ from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
-from cosine_train.learning.decision import Acceptance, LearningState
-from cosine_train.learning.home import write_about
-from cosine_train.learning.learner_report import reports_by_peer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
@@ -80,26 +76,6 @@ def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
     lines = drawn(survey(sight()), OwnNotes(bans=bans)).splitlines()
     assert lines[2] == "…00000002: banned here until 2001-09-09T01:48+00:00: it floods"
     assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
-
-
-def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their_word(tmp_path: Path) -> None:
-    mine, other = sight(model="zoo:draft-code+learned-3-1a2b3c4d"), sight(2, learns=True)
-    write_about(
-        tmp_path / "mine", peer_id=mine.record.peer_id, model_name="zoo:draft-code", target_name="zoo:target"
-    )
-    LearningState(rounds=4, rollbacks=1, live_before=Acceptance(44, 100)).write(tmp_path / "mine")
-    notes = OwnNotes(learners=reports_by_peer(tmp_path))
-    lines = drawn(survey(mine, other), notes).splitlines()
-    assert "learned" in lines[0] and "zoo:draft-code " in lines[1] and "version 3" in lines[1]
-    assert "nothing yet" in lines[2]
-    at = lines.index(f"…{mine.record.peer_id[-8:]} learns on this machine:")
-    assert lines[at + 1] == "  does: not running"
-    assert "  live: nothing drafted since it serves, at 44.0 % of 100 before" in lines
-    assert "  has learned: 4 rounds, 1 version taken back, versions on disk: none" in lines
-    assert sum("learns on this machine" in line for line in lines) == 1
-    first, second = as_object(survey(mine, other), "main", notes)["nodes"]
-    assert (first["learner"]["rollbacks"], second["learner"]) == (1, None)
-    json.dumps(first)
 
 
 def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answer() -> None:

@@ -44,7 +44,6 @@ from cosine_protocol.identity import Identity, Signed, sign, verify
 from cosine_protocol.request import Request, Sampling
 from cosine_protocol.stream import Account, Error, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
-from cosine_train.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from tests.node.peers import (
     FLAT,
     SERVER,
@@ -68,7 +67,6 @@ async def drafting(
     *,
     curve: CostCurve = FLAT,
     clock: Callable[[], float] = time.time,
-    keep_stream: Callable[[VerifiedStream], None] | None = None,
     **config: Any,
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
@@ -79,7 +77,6 @@ async def drafting(
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
         clock=clock,
-        observer=StreamRecords(keep_stream) if keep_stream is not None else None,
     )
     async with serving(service, engine, DRAFT) as bench:
         yield bench
@@ -383,22 +380,3 @@ async def test_without_one_that_holds_it_is_refused(
     caller.post(Start(1, request, (4, 5), shown))
     assert (await caller.until(Error)).code == code
     assert bench.service.requests == 0
-
-
-@pytest.mark.parametrize("shares", [None, False, True])
-def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) -> None:
-    kept: list[VerifiedStream] = []
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(CLIENT.peer_id, max_new_tokens=LONG)
-        signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=shares)
-        caller.post(Start(1, request, (), signed, shares_feedback=None if shares else True))
-        await caller.until(Started)
-        for position, token in enumerate(expected_output(request, bench.engine)[:20]):
-            caller.post(Advance(1, position, (token,)))
-            await caller.hear_for(0.1)
-        caller.post(Release(1))
-        await asyncio.sleep(2 * RETURN_S)
-
-    play(scene, keep_stream=kept.append, clock=lambda: CLOCK_S)
-    assert [stream.client for stream in kept] == ([CLIENT.peer_id] if shares else [])

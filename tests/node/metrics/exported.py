@@ -18,11 +18,6 @@ from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, regist
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.records import Role
-from cosine_train.learning.decision import Acceptance, LearningState
-from cosine_train.learning.metrics import LEARNER
-from cosine_train.learning.stream_store import KeptStreams
-from cosine_train.learning.versions import LiveVersion
 from tests.fuzz.staging import ScriptedStage
 from tests.gateway.generations import DONE
 
@@ -32,14 +27,6 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 NETWORK: Any = SimpleNamespace(connected_peers=4, open_streams=2, restarts=1)
 DIRECTORY: Any = SimpleNamespace(holders=15)
-TAUGHT: Any = SimpleNamespace(
-    state=LearningState(rounds=2, rollbacks=1, before=Acceptance(50, 100), after=Acceptance(60, 100)),
-    live=LiveVersion(2),
-    kept=KeptStreams(streams=30),
-    live_since=Acceptance(3, 4),
-    metrics=lambda: LEARNER,
-)
-"""A learner that has learned twice and kept the second version."""
 
 
 def observed(member: SimulatedMember, *, model_name: str = "m") -> ObservedNode:
@@ -53,7 +40,6 @@ def observed(member: SimulatedMember, *, model_name: str = "m") -> ObservedNode:
         engine=member.engine,
         network=NETWORK,
         directory=DIRECTORY,
-        learner=TAUGHT if member.role is Role.DRAFTER else None,
     )
 
 

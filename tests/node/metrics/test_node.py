@@ -90,7 +90,6 @@ def test_drafters_of_one_process_are_told_apart() -> None:
     ]
     for node in drafters:
         assert all(value(registry, node, name) for name in names)
-        assert value(registry, node, "cosine:drafter_live_acceptance", weights="since") == 0.75
     assert sum(value(registry, node, names[0]) or 0 for node in drafters) >= generation.swarm.drafted
     text = generate_latest(registry).decode()
     assert text.count("# TYPE cosine:drafter_busy_total counter") == 1

@@ -21,5 +21,5 @@ def event_list(snapshot: Snapshot) -> RenderableType:
 
 def _tone(kind: EventKind) -> Tone:
     if kind.is_alert:
-        return Tone.WARNING if kind in (EventKind.FAILOVER, EventKind.WENT_BACK) else Tone.BAD
+        return Tone.WARNING if kind is EventKind.FAILOVER else Tone.BAD
     return Tone.MUTED if kind in (EventKind.JOINED, EventKind.LEFT) else Tone.GOOD

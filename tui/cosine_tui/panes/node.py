@@ -1,4 +1,4 @@
-"""The page of a node: its speed, load, learning, reputation here and record."""
+"""The page of a node: its speed, load, reputation here and record."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cosine_p2p.directory.draft_cost import drafts_sentence
-from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
@@ -29,7 +28,6 @@ def node_page(snapshot: Snapshot, peer_id: str) -> RenderableType:
     ]
     for heading, facts in (
         ("SPEED AND LOAD", _speed_and_load(node)),
-        ("LEARNING", _learning(node)),
         ("REPUTATION HERE", _reputation(snapshot, node)),
         ("RECORD", _record(snapshot, node.record)),
     ):
@@ -60,16 +58,6 @@ def _speed_and_load(node: NodeView) -> Facts:
     yield "load", f"{node.load} of {counted(node.capacity, 'request')}  {bar(share, 10)}{full}"
     yield "round trip", milliseconds(node.rtt_ms)
     yield "running for", NONE if node.uptime_s is None else duration(node.uptime_s)
-
-
-def _learning(node: NodeView) -> Facts:
-    """Yield the facts known about the user's own drafter, or the statements of others."""
-    if node.learner:
-        yield from node.learner
-    elif (learned := LearnedName.of(node.record.model)) is not None:
-        yield "serves", f"version {learned.number} ({learned.digest}) of {learned.model}, by its own word"
-    elif node.record.learns:
-        yield "serves", "the model as it came; learns, by its own word"
 
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:

@@ -6,7 +6,6 @@ from typing import Final
 
 from rich.text import Text
 
-from cosine_p2p.directory.learned_name import LearnedName
 from cosine_protocol.records import Role
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap
@@ -130,10 +129,7 @@ def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterat
 
 
 def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
-    # The learned version comes first, since the end of the column may be cut.
-    learned = LearnedName.of(node.record.model)
-    model = node.record.model if learned is None else f"v{learned.number} {learned.model}"
-    yield fit(model, columns.model, Tone.MUTED)
+    yield fit(node.record.model, columns.model, Tone.MUTED)
     emulated = "~" if node.record.emulated else ""
     yield fit(emulated + formatting.milliseconds(node.pass_ms), columns.a_pass, align="right")
     is_full = node.load >= node.capacity

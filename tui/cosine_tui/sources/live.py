@@ -1,7 +1,7 @@
 """A real network: joins it, surveys it every few seconds, generates in it, and joins again after a loss."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -12,7 +12,6 @@ from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
 from cosine_protocol.records import ALL_TARGETS
-from cosine_terminal.companions import LearnerReport, learner_reports
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.monitor_state import MonitorState, why_lost
 from cosine_tui.state.prompt_line import Options
@@ -29,7 +28,7 @@ class LiveSource:
     """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` enters.
 
     After a loss the last snapshot stays, and joining is retried with growing pauses. `run` raises the `UsageError`
-    of entering a client. `learners` reads the state of the user's learning drafters by peer id.
+    of entering a client.
     """
 
     def __init__(
@@ -41,12 +40,10 @@ class LiveSource:
         began_unix_s: float,
         bans: BanFile,
         memory: ClientMemory,
-        learners: Callable[[], Mapping[str, LearnerReport]] = learner_reports,
     ) -> None:
         self._join = join
         self._bans = bans
         self._memory = memory
-        self._learners = learners
         self._target = target
         self._state = MonitorState(
             title=f"network {network}", target=target or ALL_TARGETS, began_unix_s=began_unix_s
@@ -115,7 +112,6 @@ class LiveSource:
             while misses < LOST_SURVEYS or not requests.is_idle:
                 survey = await surveyor.survey()
                 self._state.bans = tuple(self._bans.read().values())
-                self._state.learners = self._learners()
                 reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
                 if reason:
                     misses += 1

@@ -6,12 +6,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.request.results import Generation, Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.records import Role
-from cosine_terminal.companions import LearnerReport
 from cosine_tui.looks.formatting import counted, short_name
 from cosine_tui.state.snapshot import (
     ConnectionState,
@@ -41,7 +39,6 @@ class MonitorState:
         self.connection = SwarmConnection()
         self.nodes: dict[str, NodeView] = {}
         self.bans: tuple[Ban, ...] = ()
-        self.learners: Mapping[str, LearnerReport] = {}
         self._title = title
         self._target = target
         self._note_text = note
@@ -163,7 +160,6 @@ class MonitorState:
             accepted=seen.accepted,
             text_tokens=seen.text_tokens,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
-            learner=tuple(self.learners[record.peer_id].facts()) if record.peer_id in self.learners else (),
         )
 
     def _passes_per_s(self, seen: NodeSight, now_s: float) -> float | None:
@@ -220,20 +216,9 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
             yield Event(now_s, EventKind.UNREACHABLE, f"{node.title}: {node.reason}")
         elif node.reachability is Reached.UP and old is not None and old.reachability is Reached.LOST:
             yield Event(now_s, EventKind.REACHABLE, node.title)
-        if old is not None and old.record.model != node.record.model:
-            yield from _switched(old, node, now_s)
     for peer_id, node in before.items():
         if peer_id not in present:
             yield Event(now_s, EventKind.LEFT, node.title)
-
-
-def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
-    before, after = LearnedName.of(old.record.model), LearnedName.of(node.record.model)
-    if after is not None and (before is None or after.number > before.number):
-        yield Event(now_s, EventKind.LEARNED, f"{node.title} serves version {after.number} of {after.model}")
-    elif before is not None and node.record.model.startswith(before.model):
-        to = f"version {after.number}" if after is not None else "the model as it came"
-        yield Event(now_s, EventKind.WENT_BACK, f"{node.title} from version {before.number} to {to}")
 
 
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:

@@ -66,8 +66,7 @@ class NodeView:
     """A node as announced and as seen from here.
 
     `since_s`: the last change of its reachability. `load`: its present requests. `author`: a drafter's number, 0
-    for other nodes. `accepted` and `text_tokens`: a drafter's statement about all clients. `learner`: facts of the
-    user's own drafter.
+    for other nodes. `accepted` and `text_tokens`: a drafter's statement about all clients.
     """
 
     record: NodeRecord
@@ -82,7 +81,6 @@ class NodeView:
     text_tokens: int | None = None
     standing: Standing = Standing()
     author: int = 0
-    learner: tuple[tuple[str, str], ...] = ()
 
     @property
     def peer_id(self) -> str:
@@ -211,8 +209,6 @@ class EventKind(Enum):
     LEFT = ("-", "left", False)
     UNREACHABLE = ("✗", "unreachable", True)
     REACHABLE = ("✓", "back", False)
-    LEARNED = ("↑", "learned", False)
-    WENT_BACK = ("↓", "went back", True)
     FAILOVER = ("↻", "failover", True)
     FAILED = ("✗", "failed", True)
     SWARM_LOST = ("✗", "swarm lost", True)

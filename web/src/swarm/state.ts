@@ -14,7 +14,6 @@ export type SwarmNode = {
   join_options: string[];
   repeats: boolean;
   expertise: string[];
-  learns: boolean;
   software: string;
   emulated: string;
   capacity: number;

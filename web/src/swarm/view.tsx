@@ -21,7 +21,6 @@ function About({ node, onClose }: { node: SwarmNode; onClose: () => void }) {
     ["Context", count(node.context_tokens, "token")],
     ["Software", name(node.software, 120)],
     ...(node.emulated ? ([["Emulates", name(node.emulated, 120)]] as [string, string][]) : []),
-    ...(node.learns ? ([["Learns", "from texts that clients let it keep"]] as [string, string][]) : []),
     ...(node.checks !== null ? ([["Audits", `${count(node.checks, "text")} of it checked here and found right`]] as [string, string][]) : []),
     ...(node.drafts ? ([["Drafts", name(node.drafts, 200)]] as [string, string][]) : []),
     ...(node.text_tokens

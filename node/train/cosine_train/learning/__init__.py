@@ -1,1 +1,0 @@
-"""Drafters that learn from the texts they drafted for, where clients allow it, in their idle time."""
