@@ -1,9 +1,10 @@
 """Import a part of a library without running the `__init__` of its packages.
 
-hivemind's packages import torch, and py-libp2p's dozens of libraries. While our part is imported, the `__init__` of
-a package does not run, and its names are imported from their origin. Later imports by a program run it. Modules
-imported only for the names of types are replaced by empty classes. Each library has its own protobuf pool, since
-both register `crypto.proto`.
+hivemind's packages import torch, and py-libp2p's dozens of libraries. While our part is imported, a package stays
+empty, and imports each of its names from the name's origin on first use. A program may use the whole library
+afterwards: the `__init__` of a package runs for a name that it does not only import.
+
+Each library has its own protobuf pool, since both register `crypto.proto`.
 """
 
 import ast
@@ -11,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,33 +22,40 @@ from typing import Any
 
 from google.protobuf import descriptor_pool
 
+_Run = Callable[[ModuleType], None]
+
 
 @contextmanager
 def imported_in_part(name: str, *, without: Collection[str] = ()) -> Iterator[None]:
-    """Import a library in part, `without` some modules, unless it is already imported."""
+    """Import a library in part, unless it is already imported.
+
+    The modules in `without` are replaced by ones with empty classes: they are imported only for names of types.
+    """
     if name in sys.modules:
         yield
         return
-    library = PartialLibrary(name, without)
-    sys.meta_path.insert(0, library)
+    finder = _PartFinder(name, without)
+    sys.meta_path.insert(0, finder)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        library.is_partial = False
+        finder.is_partial = False
         for left_out in without:
             # Later imports get the real module.
             package, _, child = left_out.rpartition(".")
             sys.modules.pop(left_out, None)
-            vars(sys.modules.get(package, library)).pop(child, None)
+            vars(sys.modules.get(package, finder)).pop(child, None)
 
 
-class PartialLibrary:
+class _PartFinder:
     """A finder of one library's modules. It stays in `sys.meta_path`, since later modules share the protobufs."""
 
-    def __init__(self, name: str, without: Collection[str] = ()) -> None:
+    def __init__(self, name: str, without: Collection[str]) -> None:
         self.is_partial = True
         self._name = name
-        self._without = frozenset(without)
+        self._without = without
         self._pool = descriptor_pool.DescriptorPool()
 
     def find_spec(
@@ -55,48 +63,22 @@ class PartialLibrary:
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] != self._name:
             return None
-        if not self.is_partial:
-            self.complete()
-        elif fullname in self._without:
+        if self.is_partial and fullname in self._without:
             return ModuleSpec(fullname, _StandIns())
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        loader: Any = spec.loader
-        run = loader.exec_module
-
-        def run_apart(module: ModuleType) -> None:
-            with self._apart():
-                run(module)
-
-        if fullname in sys.modules:
-            # `complete` has just imported it; Python uses the spec of the imported module.
-            imported: Any = sys.modules[fullname]
-            for each in (loader, imported.__spec__.loader):
-                each.create_module = lambda _: imported
-                each.exec_module = lambda _: None
-        elif self.is_partial and spec.submodule_search_locations is not None:
-            loader.create_module = lambda _: WaitingPackage(fullname, self, run_apart)
-            loader.exec_module = lambda _: None
-        else:
-            loader.exec_module = run_apart
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            if fullname.endswith("_pb2"):
+                loader.exec_module = partial(self._run_with_pool, loader.exec_module)
+            elif self.is_partial and spec.submodule_search_locations is not None:
+                loader.exec_module = partial(_make_lazy, loader.exec_module)
         return spec
 
-    def complete(self) -> None:
-        """Run the `__init__` of the library itself."""
-        whole = sys.modules.get(self._name)
-        if isinstance(whole, WaitingPackage):
-            whole.stop_waiting()
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """Register protobufs in the library's own pool, and silence its warnings."""
+    def _run_with_pool(self, run: _Run, module: ModuleType) -> None:
         default_pool = descriptor_pool.Default
         descriptor_pool.Default = lambda: self._pool
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
+            run(module)
         finally:
             descriptor_pool.Default = default_pool
 
@@ -104,79 +86,41 @@ class PartialLibrary:
 class _StandIns(Loader):
     """Loads a module in which every name is an empty class."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = ModuleType(spec.name)
-        vars(module)["__getattr__"] = lambda name: type(name, (), {"__module__": spec.name})
-        return module
-
     def exec_module(self, module: ModuleType) -> None:
-        return
+        vars(module)["__getattr__"] = lambda name: type(name, (), {"__module__": module.__name__})
 
 
-class WaitingPackage(ModuleType):
-    """A package of a library whose `__init__`, `run`, has not run."""
+def _make_lazy(run: _Run, package: ModuleType) -> None:
+    """Let a package import its names on first use, or `run` its `__init__` for others (PEP 562)."""
+    assert package.__spec__ is not None
+    loader: Any = package.__spec__.loader
+    source = loader.get_source(package.__name__) or ""
+    origins = origins_in(source, package=package.__name__)
 
-    def __init__(self, name: str, library: PartialLibrary, run: Callable[[ModuleType], None]) -> None:
-        super().__init__(name)
-        self._library = library
-        self._run = run
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and name not in self._names:
+    def get(name: str) -> Any:
+        if name.startswith("__") and name != "__all__" and name not in source:
             raise AttributeError(name)
-        if self._library.is_partial:
-            origin = self._names.get(name)
-            if origin is not None:
-                return import_name(origin)
-            if name not in self._names and find_spec(f"{self.__name__}.{name}") is not None:
-                return import_module(f"{self.__name__}.{name}")
+        if name in origins:
+            module, _, member = origins[name].rpartition(".")
+            value = getattr(import_module(module), member)
+        elif name != "__all__" and find_spec(f"{package.__name__}.{name}") is not None:
+            value = import_module(f"{package.__name__}.{name}")
         else:
-            self._library.complete()
-        # `complete` may already have run this package's `__init__`.
-        WaitingPackage.stop_waiting(self)
-        return getattr(self, name)
+            vars(package).pop("__getattr__", None)
+            run(package)
+            return getattr(package, name)
+        setattr(package, name, value)
+        return value
 
-    def stop_waiting(self) -> None:
-        if isinstance(self, WaitingPackage):
-            run = self._run
-            for name in ("_library", "_run", "_names"):
-                vars(self).pop(name, None)
-            object.__setattr__(self, "__class__", ModuleType)
-            run(self)
-
-    @cached_property
-    def _names(self) -> dict[str, str | None]:
-        assert self.__spec__ is not None
-        loader: Any = self.__spec__.loader
-        return names_bound(loader.get_source(self.__name__) or "", package=self.__name__)
+    vars(package)["__getattr__"] = get
 
 
-def import_name(path: str) -> Any:
-    """Import the module, or the member of a module, with a dotted path."""
-    module, _, name = path.rpartition(".")
-    if isinstance(sys.modules.get(module), WaitingPackage) and find_spec(path) is not None:
-        return import_module(path)
-    return getattr(import_module(module), name)
-
-
-def names_bound(source: str, *, package: str) -> dict[str, str | None]:
-    """The names that a package's `__init__` binds, with the dotted paths of those that are only imported, once."""
-    names: dict[str, str | None] = {}
+def origins_in(source: str, *, package: str) -> dict[str, str]:
+    """The dotted paths of the names that a package's `__init__` imports from other modules, once."""
+    origins: dict[str, list[str]] = {}
     for statement in ast.parse(source).body:
-        origins = {}
         if isinstance(statement, ast.ImportFrom):
             module = resolve_name("." * statement.level + (statement.module or ""), package)
-            origins = {alias.asname or alias.name: f"{module}.{alias.name}" for alias in statement.names}
-        for name in _bound_by(statement):
-            names[name] = None if name in names else origins.get(name)
-    return names
-
-
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            for alias in statement.names:
+                origins.setdefault(alias.asname or alias.name, []).append(f"{module}.{alias.name}")
+    return {name: found[0] for name, found in origins.items() if len(found) == 1}

@@ -3,27 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.draft import CommittedTokens
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.fields import (
-    MAX_PROMPT_TOKENS,
-    MAX_TOKEN_ID,
-    Added,
-    Bytes,
-    Digest,
-    Items,
-    Number,
-    PeerId,
-    Position,
-    Real,
-    Signature,
-    Struct,
-    Whole,
-    decode_body,
-    peer_ids,
-)
 from cosine_protocol.identity import Signed, SignedField, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stage import MAX_NAMED_STAGES
@@ -39,21 +23,21 @@ MAX_SCORE_GAP: Final = 1e6  # Stands for infinity.
 class AskAudit:
     """Ask whether the auditor would have committed these tokens, which `author` signed in `transcript`."""
 
-    number: Number
+    number: f.Number
     request: Request
     tokens: CommittedTokens
-    author: PeerId
+    author: f.PeerId
     transcript: Annotated[Signed[Transcript], SignedField(Transcript)]
-    likelihoods: Annotated[Likelihoods | None, Added(Items(Struct(Likelihood), MAX_PROMPT_TOKENS))] = None
+    likelihoods: Annotated[Likelihoods | None, f.Added(f.Items(f.Struct(Likelihood), f.MAX_PROMPT_TOKENS))] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
     """A position where the auditor would have committed `token`, with the difference of the scores."""
 
-    position: Position
-    token: Annotated[int, Whole(MAX_TOKEN_ID)]
-    gap: Annotated[float, Real(MAX_SCORE_GAP)]
+    position: f.Position
+    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    gap: Annotated[float, f.Real(MAX_SCORE_GAP)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +53,26 @@ class AuditVerdict:
     KIND: ClassVar = "audit"
     MAX_BYTES: ClassVar = 4096
 
-    author: PeerId
-    first: Position
-    tokens: Position
-    digest: Digest
-    equal: Position
-    near_ties: Position
-    different: Position
-    findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), MAX_AUDIT_FINDINGS)]
-    widest_gap: Annotated[float | None, Added(Real(MAX_SCORE_GAP))] = None
-    mean_gap: Annotated[float | None, Added(Real(MAX_SCORE_GAP, -MAX_SCORE_GAP))] = None
-    stages: Annotated[tuple[str, ...] | None, Added(peer_ids(MAX_NAMED_STAGES))] = None
+    author: f.PeerId
+    first: f.Position
+    tokens: f.Position
+    digest: f.Digest
+    equal: f.Position
+    near_ties: f.Position
+    different: f.Position
+    findings: Annotated[tuple[AuditFinding, ...], f.Items(f.Struct(AuditFinding), MAX_AUDIT_FINDINGS)]
+    widest_gap: Annotated[float | None, f.Added(f.Real(MAX_SCORE_GAP))] = None
+    mean_gap: Annotated[float | None, f.Added(f.Real(MAX_SCORE_GAP, -MAX_SCORE_GAP))] = None
+    stages: Annotated[tuple[str, ...] | None, f.Added(f.peer_ids(MAX_NAMED_STAGES))] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
     """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
 
-    number: Number
-    body: Annotated[bytes, Bytes(AuditVerdict.MAX_BYTES)]
-    signature: Signature
+    number: f.Number
+    body: Annotated[bytes, f.Bytes(AuditVerdict.MAX_BYTES)]
+    signature: f.Signature
 
 
 AuditMessage = AskAudit | Audited
@@ -124,7 +108,7 @@ def _check_told(claim: AskAudit, transcript: Transcript) -> None:
 def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerdict:
     """The verdict of `auditor` about a valid claim. Raises `BadSignature` and `MalformedMessage`."""
     verdict = open_signed(AuditVerdict, answer, author=auditor, digest=request_digest(claim.request))
-    transcript = decode_body(Transcript, claim.transcript.body)
+    transcript = f.decode_body(Transcript, claim.transcript.body)
     audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)
     if audited != (claim.author, transcript.first, transcript.tokens, transcript.digest):
         raise MalformedMessage("the verdict is about another transcript")

@@ -5,31 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, ClassVar, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
-from cosine_protocol.fields import (
-    DIGEST_BYTES,
-    MAX_NEW_TOKENS,
-    MAX_PEER_ID_BYTES,
-    MAX_PROMPT_TOKENS,
-    MAX_RECORD_SKEW_S,
-    Added,
-    Bytes,
-    Digest,
-    Flag,
-    Microseconds,
-    Number,
-    PeerId,
-    Position,
-    Real,
-    Seconds,
-    Signature,
-    Text,
-    Whole,
-    exactly,
-    peer_ids,
-    token_ids,
-)
 from cosine_protocol.identity import Signed, SignedField, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stream import MAX_AUTHORS
@@ -53,8 +31,8 @@ MAX_MANDATE_S: Final = 3600.0
 MAX_BLOCK_NODES: Final = min(MAX_TREE_NODES, 255)  # A node's parent is one byte, of which 0 is the base.
 BASE: Final = -1  # The parent of a node that directly extends the block's base.
 
-CommittedTokens = Annotated[tuple[int, ...], token_ids(MAX_NEW_TOKENS)]
-CommitTokens = Annotated[tuple[int, ...], token_ids(MAX_COMMIT_TOKENS)]
+CommittedTokens = Annotated[tuple[int, ...], f.token_ids(f.MAX_NEW_TOKENS)]
+CommitTokens = Annotated[tuple[int, ...], f.token_ids(MAX_COMMIT_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +52,9 @@ class NodeBlock:
     `MalformedMessage` where the fields disagree or a parent does not come first.
     """
 
-    parents: Annotated[bytes, Bytes(MAX_BLOCK_NODES)]
-    tokens: Annotated[tuple[int, ...], token_ids(MAX_BLOCK_NODES)]
-    confidences: Annotated[bytes, Bytes(MAX_BLOCK_NODES)]
+    parents: Annotated[bytes, f.Bytes(MAX_BLOCK_NODES)]
+    tokens: Annotated[tuple[int, ...], f.token_ids(MAX_BLOCK_NODES)]
+    confidences: Annotated[bytes, f.Bytes(MAX_BLOCK_NODES)]
 
     def __post_init__(self) -> None:
         if not len(self.parents) == len(self.tokens) == len(self.confidences):
@@ -112,15 +90,15 @@ class Mandate:
     KIND: ClassVar = "mandate"
     MAX_BYTES: ClassVar = MAX_MANDATE_BYTES
 
-    delegate: PeerId
-    drafters: Annotated[tuple[str, ...], peer_ids(MAX_AUTHORS)]
-    most_tokens: Position
-    issued_at_s: Seconds
-    lifetime_s: Annotated[float, Real(MAX_MANDATE_S)]
-    prompt_window_tokens: Annotated[int | None, Added(Whole(MAX_PROMPT_TOKENS, 1))] = None
-    shares_feedback: Annotated[bool | None, Added(Flag())] = None
-    pupil: Annotated[str | None, Added(Text(MAX_PEER_ID_BYTES))] = None
-    shown: Annotated[bytes | None, Added(exactly(DIGEST_BYTES))] = None
+    delegate: f.PeerId
+    drafters: Annotated[tuple[str, ...], f.peer_ids(MAX_AUTHORS)]
+    most_tokens: f.Position
+    issued_at_s: f.Seconds
+    lifetime_s: Annotated[float, f.Real(MAX_MANDATE_S)]
+    prompt_window_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_PROMPT_TOKENS, 1))] = None
+    shares_feedback: Annotated[bool | None, f.Added(f.Flag())] = None
+    pupil: Annotated[str | None, f.Added(f.Text(f.MAX_PEER_ID_BYTES))] = None
+    shown: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +109,21 @@ class Start:
     drafter keep the text; a mandate's field takes precedence.
     """
 
-    number: Number
+    number: f.Number
     request: Request
     committed: CommittedTokens
-    mandate: Annotated[Signed[Mandate] | None, Added(SignedField(Mandate))] = None
-    d_0: Annotated[bytes | None, Added(exactly(DIGEST_BYTES))] = None
-    shares_feedback: Annotated[bool | None, Added(Flag())] = None
+    mandate: Annotated[Signed[Mandate] | None, f.Added(SignedField(Mandate))] = None
+    d_0: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
+    shares_feedback: Annotated[bool | None, f.Added(f.Flag())] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """The drafter accepts. `prompt_nll` is its mean negative log-likelihood of the prompt, in nats per token."""
 
-    number: Number
-    prompt_nll: Annotated[float, Real(1e6)]
-    token_us: Microseconds
+    number: f.Number
+    prompt_nll: Annotated[float, f.Real(1e6)]
+    token_us: f.Microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +133,13 @@ class Assign:
     `window` bounds the nodes that no `Advance` has resolved. Paths less likely than one in `rarity` are held back.
     """
 
-    number: Number
-    base: Digest
-    position: Position
-    depth: Annotated[int, Whole(MAX_TREE_DEPTH, 1)]
-    width: Annotated[int, Whole(MAX_TREE_NODES, 1)]
-    window: Annotated[int, Whole(MAX_WINDOW_NODES, 1)]
-    rarity: Annotated[int | None, Added(Whole(MAX_RARITY, 1))] = None
+    number: f.Number
+    base: f.Digest
+    position: f.Position
+    depth: Annotated[int, f.Whole(MAX_TREE_DEPTH, 1)]
+    width: Annotated[int, f.Whole(MAX_TREE_NODES, 1)]
+    window: Annotated[int, f.Whole(MAX_WINDOW_NODES, 1)]
+    rarity: Annotated[int | None, f.Added(f.Whole(MAX_RARITY, 1))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +149,10 @@ class Draft:
     KIND: ClassVar = "fragment"
     MAX_BYTES: ClassVar = 8192
 
-    number: Number
-    sequence: Number
-    base: Digest
-    position: Position
+    number: f.Number
+    sequence: f.Number
+    base: f.Digest
+    position: f.Position
     nodes: NodeBlock
 
 
@@ -182,20 +160,20 @@ class Draft:
 class Fragment:
     """A signed part of a draft tree. `body` decodes to a `Draft`."""
 
-    body: Annotated[bytes, Bytes(Draft.MAX_BYTES)]
-    signature: Signature
+    body: Annotated[bytes, f.Bytes(Draft.MAX_BYTES)]
+    signature: f.Signature
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    number: Number
-    position: Position
+    number: f.Number
+    position: f.Position
     tokens: CommitTokens
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    number: Number
+    number: f.Number
     retry_after_s: Annotated[float, stream.RETRY_AFTER]
 
 
@@ -211,10 +189,10 @@ class ReleaseReason(IntEnum):
 class Release:
     """End drafting: `accepted` of `text_tokens` were the drafter's. Repeated at the end of the request."""
 
-    number: Number
-    accepted: Annotated[int | None, Added(Whole(MAX_NEW_TOKENS))] = None
-    text_tokens: Annotated[int | None, Added(Whole(MAX_NEW_TOKENS))] = None
-    reason: Annotated[int | None, Added(Whole(max(ReleaseReason)))] = None
+    number: f.Number
+    accepted: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
+    text_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
+    reason: Annotated[int | None, f.Added(f.Whole(max(ReleaseReason)))] = None
 
 
 DraftMessage = Start | Started | Assign | Fragment | Advance | Busy | Release | stream.Final
@@ -238,7 +216,7 @@ def open_mandate(signed: Signed[Mandate], *, client: str, d_0: bytes, delegate: 
         raise PeerError(ErrorCode.BAD_MANDATE, str(error)) from None
     if mandate.delegate != delegate:
         raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is for another peer")
-    if mandate.issued_at_s > now_s + MAX_RECORD_SKEW_S:
+    if mandate.issued_at_s > now_s + f.MAX_RECORD_SKEW_S:
         raise PeerError(ErrorCode.BAD_MANDATE, "the mandate lies in the future")
     check_live(mandate, now_s=now_s)
     return mandate

@@ -9,19 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, TypeVar
 
+from cosine_protocol import fields as f
 from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
-from cosine_protocol.fields import (
-    MAX_RECORD_SKEW_S,
-    Bytes,
-    Items,
-    Number,
-    PeerId,
-    Seconds,
-    Struct,
-    Text,
-    decode_body,
-    encode_body,
-)
 from cosine_protocol.identity import Identity, check_signature, sign, unseal
 
 MAX_SWARM_NAME_BYTES: Final = 64  # The display name of a private swarm.
@@ -42,20 +31,20 @@ class Certificate:
     KIND: ClassVar = "member"
     MAX_BYTES: ClassVar = MAX_CERTIFICATE_BYTES
 
-    swarm: PeerId
-    name: Annotated[str, Text(MAX_SWARM_NAME_BYTES)]
-    member: PeerId
-    serial: Number
-    starts_at_s: Seconds
-    ends_at_s: Seconds
+    swarm: f.PeerId
+    name: Annotated[str, f.Text(MAX_SWARM_NAME_BYTES)]
+    member: f.PeerId
+    serial: f.Number
+    starts_at_s: f.Seconds
+    ends_at_s: f.Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
     """Certificates of this member up to this serial number are revoked."""
 
-    member: PeerId
-    serial: Number
+    member: f.PeerId
+    serial: f.Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +54,24 @@ class Revocations:
     KIND: ClassVar = "revoked"
     MAX_BYTES: ClassVar = MAX_REVOCATIONS_BYTES
 
-    swarm: PeerId
-    sequence: Number
-    revoked: Annotated[tuple[Revocation, ...], Items(Struct(Revocation), MAX_REVOKED)]
+    swarm: f.PeerId
+    sequence: f.Number
+    revoked: Annotated[tuple[Revocation, ...], f.Items(f.Struct(Revocation), MAX_REVOKED)]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """Sent before the hello between members: a signed `Certificate`, and the newest known sequence, or 0."""
 
-    certificate: Annotated[bytes, Bytes(MAX_CERTIFICATE_BYTES)]
-    revocations: Number
+    certificate: Annotated[bytes, f.Bytes(MAX_CERTIFICATE_BYTES)]
+    revocations: f.Number
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
     """Sent after `Member` to a peer with an older list: encoded signed `Revocations`."""
 
-    revocations: Annotated[bytes, Bytes(MAX_REVOCATIONS_BYTES)]
+    revocations: Annotated[bytes, f.Bytes(MAX_REVOCATIONS_BYTES)]
 
 
 _Body = TypeVar("_Body", Certificate, Revocations)
@@ -94,13 +83,13 @@ def sign_certificate(
     """The encoded certificate that `member` belongs to `swarm`, valid for at most `MAX_CERTIFICATE_S`."""
     ends_at_s = starts_at_s + min(lifetime_s, MAX_CERTIFICATE_S)
     certificate = Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s)
-    return encode_body(sign(swarm, certificate))
+    return f.encode_body(sign(swarm, certificate))
 
 
 def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
     """The encoded list of revocations. `serials` are the last revoked serial numbers by member."""
     revoked = tuple(Revocation(member, serial) for member, serial in serials.items())
-    return encode_body(sign(swarm, Revocations(swarm.peer_id, sequence, revoked)))
+    return f.encode_body(sign(swarm, Revocations(swarm.peer_id, sequence, revoked)))
 
 
 def read_certificate(data: bytes) -> Certificate:
@@ -125,7 +114,7 @@ def check_certificate(
         raise NotAMember("the certificate is of another swarm")
     if certificate.member != member:
         raise NotAMember("the certificate is for another peer")
-    if now_s < certificate.starts_at_s - MAX_RECORD_SKEW_S:
+    if now_s < certificate.starts_at_s - f.MAX_RECORD_SKEW_S:
         raise NotAMember("the certificate is not valid yet")
     if now_s > min(certificate.ends_at_s, certificate.starts_at_s + MAX_CERTIFICATE_S):
         raise NotAMember("the certificate has expired")
@@ -150,7 +139,7 @@ def from_line(line: str, *, prefix: str) -> bytes:
 def _open(cls: type[_Body], data: bytes) -> _Body:
     try:
         signed = unseal(cls, data)
-        body = decode_body(cls, signed.body)
+        body = f.decode_body(cls, signed.body)
         check_signature(cls, signed, author=body.swarm)
     except (BadSignature, MalformedMessage) as error:
         raise NotAMember(str(error)) from None

@@ -9,32 +9,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import (
-    DIGEST_BYTES,
-    MAX_NEW_TOKENS,
-    MAX_RECORD_SKEW_S,
-    MAX_TOKEN_ID,
-    Added,
-    Addresses,
-    Bytes,
-    ContentDigest,
-    Flag,
-    Items,
-    Maybe,
-    Microseconds,
-    Name,
-    Number,
-    PeerId,
-    Real,
-    Seconds,
-    Struct,
-    Text,
-    Whole,
-    encode_body,
-    peer_ids,
-    token_ids,
-)
 from cosine_protocol.identity import Identity, open_signed, public_key_of, sign, unseal
 from cosine_protocol.membership import MAX_CERTIFICATE_BYTES
 from cosine_protocol.request import (
@@ -68,30 +44,32 @@ class GenerationDefaults:
     """The options in a target's generation config. None if unset; `not_honoured` are unsupported ones."""
 
     do_sample: bool = False
-    temperature: Annotated[float | None, Maybe(Real(MAX_TEMPERATURE))] = None
-    top_k: Annotated[int | None, Maybe(Whole(MAX_TOKEN_ID))] = None
-    top_p: Annotated[float | None, Maybe(Real(1.0, MIN_TOP_P))] = None
-    min_p: Annotated[float | None, Maybe(Real(1.0))] = None
-    repetition_penalty: Annotated[float | None, Maybe(Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY))] = None
-    max_new_tokens: Annotated[int | None, Maybe(Whole(MAX_NEW_TOKENS, 1))] = None
-    not_honoured: Annotated[tuple[str, ...], Items(Text(64), MAX_NOT_HONOURED)] = ()
+    temperature: Annotated[float | None, f.Maybe(f.Real(MAX_TEMPERATURE))] = None
+    top_k: Annotated[int | None, f.Maybe(f.Whole(f.MAX_TOKEN_ID))] = None
+    top_p: Annotated[float | None, f.Maybe(f.Real(1.0, MIN_TOP_P))] = None
+    min_p: Annotated[float | None, f.Maybe(f.Real(1.0))] = None
+    repetition_penalty: Annotated[float | None, f.Maybe(f.Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY))] = (
+        None
+    )
+    max_new_tokens: Annotated[int | None, f.Maybe(f.Whole(f.MAX_NEW_TOKENS, 1))] = None
+    not_honoured: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_NOT_HONOURED)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
     """The properties of a target that determine a text. Their digest identifies the target."""
 
-    content_digest: ContentDigest
-    tokenizer_digest: ContentDigest
-    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
-    generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
+    content_digest: f.ContentDigest
+    tokenizer_digest: f.ContentDigest
+    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    generation_defaults: Annotated[GenerationDefaults | None, f.Added(f.Struct(GenerationDefaults))] = None
 
     def digest(self) -> bytes:
         """The target digest: SHA-256 of a mark and the encoded facts (docs/protocol.md, section 10)."""
-        return sha256(_FACTS_MARK + encode_body(self)).digest()
+        return sha256(_FACTS_MARK + f.encode_body(self)).digest()
 
 
-_AXIS: Final = Whole(MAX_COORDINATE_US, -MAX_COORDINATE_US)
+_AXIS: Final = f.Whole(MAX_COORDINATE_US, -MAX_COORDINATE_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +83,8 @@ class NetworkCoordinate:
     x_us: Annotated[int, _AXIS]
     y_us: Annotated[int, _AXIS]
     z_us: Annotated[int, _AXIS]
-    height_us: Annotated[int, Whole(MAX_COORDINATE_US)]
-    error_permille: Annotated[int, Whole(1000)]
+    height_us: Annotated[int, f.Whole(MAX_COORDINATE_US)]
+    error_permille: Annotated[int, f.Whole(1000)]
 
     def rtt_s(self, other: "NetworkCoordinate") -> float:
         """Estimated round-trip time to another peer, in seconds."""
@@ -122,13 +100,13 @@ class StageOffer:
     available pool size.
     """
 
-    first_layer: Annotated[int, Whole(MAX_LAYERS)]
-    end_layer: Annotated[int, Whole(MAX_LAYERS, 1)]
-    layers: Annotated[int, Whole(MAX_LAYERS, 1)]
-    wide_tokens: Annotated[int, Whole(MAX_FEED_TOKENS, 1)]
-    wide_pass_us: Microseconds
-    busy_permille: Annotated[int, Whole(1000)]
-    pool_tokens: Annotated[int, Whole(MAX_POOL_TOKENS)]
+    first_layer: Annotated[int, f.Whole(MAX_LAYERS)]
+    end_layer: Annotated[int, f.Whole(MAX_LAYERS, 1)]
+    layers: Annotated[int, f.Whole(MAX_LAYERS, 1)]
+    wide_tokens: Annotated[int, f.Whole(MAX_FEED_TOKENS, 1)]
+    wide_pass_us: f.Microseconds
+    busy_permille: Annotated[int, f.Whole(1000)]
+    pool_tokens: Annotated[int, f.Whole(MAX_POOL_TOKENS)]
 
     @property
     def held(self) -> LayerRange:
@@ -150,34 +128,34 @@ class NodeRecord:
     KIND: ClassVar = "record"
     MAX_BYTES: ClassVar = MAX_RECORD_BYTES
 
-    schema: Annotated[int, Whole(255, 1)]
-    peer_id: PeerId
-    role: Annotated[str, Text(16)]
-    target: Name
-    target_digest: ContentDigest
-    content_digest: ContentDigest
-    tokenizer_digest: ContentDigest
-    numerics: Name
-    model: Name
-    expertise: Annotated[tuple[str, ...], Items(Text(64), MAX_EXPERTISE)]
-    capacity_requests: Annotated[int, Whole(1 << 20)]
-    load_requests: Annotated[int, Whole(1 << 20)]
-    pass_us: Microseconds
-    context_tokens: Annotated[int, Whole(1 << 30)]
-    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
-    addresses: Addresses
-    software: Name
-    emulated: Name
-    sequence: Number
-    issued_at_s: Seconds
-    lifetime_s: Annotated[float, Real(MAX_RECORD_TTL_S)]
-    generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
-    certificate: Annotated[bytes | None, Added(Bytes(MAX_CERTIFICATE_BYTES))] = None
-    coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
-    stage: Annotated[StageOffer | None, Added(Struct(StageOffer))] = None
-    learns: Annotated[bool | None, Added(Flag())] = None
-    stages: Annotated[tuple[str, ...] | None, Added(peer_ids(MAX_NAMED_STAGES))] = None
-    four_tokens_permille: Annotated[int | None, Added(Whole(100_000, 1))] = None
+    schema: Annotated[int, f.Whole(255, 1)]
+    peer_id: f.PeerId
+    role: Annotated[str, f.Text(16)]
+    target: f.Name
+    target_digest: f.ContentDigest
+    content_digest: f.ContentDigest
+    tokenizer_digest: f.ContentDigest
+    numerics: f.Name
+    model: f.Name
+    expertise: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_EXPERTISE)]
+    capacity_requests: Annotated[int, f.Whole(1 << 20)]
+    load_requests: Annotated[int, f.Whole(1 << 20)]
+    pass_us: f.Microseconds
+    context_tokens: Annotated[int, f.Whole(1 << 30)]
+    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    addresses: f.Addresses
+    software: f.Name
+    emulated: f.Name
+    sequence: f.Number
+    issued_at_s: f.Seconds
+    lifetime_s: Annotated[float, f.Real(MAX_RECORD_TTL_S)]
+    generation_defaults: Annotated[GenerationDefaults | None, f.Added(f.Struct(GenerationDefaults))] = None
+    certificate: Annotated[bytes | None, f.Added(f.Bytes(MAX_CERTIFICATE_BYTES))] = None
+    coordinate: Annotated[NetworkCoordinate | None, f.Added(f.Struct(NetworkCoordinate))] = None
+    stage: Annotated[StageOffer | None, f.Added(f.Struct(StageOffer))] = None
+    learns: Annotated[bool | None, f.Added(f.Flag())] = None
+    stages: Annotated[tuple[str, ...] | None, f.Added(f.peer_ids(MAX_NAMED_STAGES))] = None
+    four_tokens_permille: Annotated[int | None, f.Added(f.Whole(100_000, 1))] = None
 
     @property
     def facts(self) -> TargetFacts:
@@ -194,12 +172,12 @@ class NodeRecord:
 
 
 def _binding(key: str) -> bytes:
-    return sha256(key.encode()).digest()[:DIGEST_BYTES]
+    return sha256(key.encode()).digest()[: f.DIGEST_BYTES]
 
 
 def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
     """The signed record for `key`. Raises `LocalProtocolError` if it is too long."""
-    sealed = encode_body(sign(identity, record, digest=_binding(key)))
+    sealed = f.encode_body(sign(identity, record, digest=_binding(key)))
     if len(sealed) > MAX_RECORD_BYTES:
         raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {MAX_RECORD_BYTES}")
     return sealed
@@ -234,7 +212,7 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
 
 def check_times(record: NodeRecord, *, now_s: float) -> None:
     """Raise `MalformedMessage` for a future or expired record."""
-    if record.issued_at_s > now_s + MAX_RECORD_SKEW_S:
+    if record.issued_at_s > now_s + f.MAX_RECORD_SKEW_S:
         raise MalformedMessage("the record was issued in the future; check the clocks")
     if record.expires_at_s < now_s:
         raise MalformedMessage("the record has expired")

@@ -3,28 +3,11 @@
 import reprlib
 from dataclasses import dataclass, field
 from enum import IntEnum
-from numbers import Real as RealNumber
+from numbers import Real
 from typing import Annotated, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol.errors import MalformedMessage, UsageError
-from cosine_protocol.fields import (
-    MAX_NEW_TOKENS,
-    MAX_PROMPT_TOKENS,
-    MAX_TOKEN_ID,
-    Added,
-    ContentDigest,
-    Inline,
-    Items,
-    Name,
-    PeerId,
-    Real,
-    Struct,
-    Text,
-    Whole,
-    exactly,
-    fields_of,
-    token_ids,
-)
 
 MAX_TEMPERATURE: Final = 1e6  # Any distribution is nearly uniform.
 MIN_TOP_P: Final = 1e-9  # With 0 no token would remain.
@@ -46,8 +29,8 @@ MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`no
 class TokenBias:
     """A number that is added to the score of a token."""
 
-    token: Annotated[int, Whole(MAX_TOKEN_ID)]
-    bias: Annotated[float, Real(MAX_BIAS, -MAX_BIAS)]
+    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    bias: Annotated[float, f.Real(MAX_BIAS, -MAX_BIAS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +42,12 @@ class Shaping:
     `held_back` before `min_tokens`. Raises `UsageError` for invalid values.
     """
 
-    presence_penalty: Annotated[float, Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
-    frequency_penalty: Annotated[float, Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
-    logit_bias: Annotated[tuple[TokenBias, ...], Items(Struct(TokenBias), MAX_BIASES)] = ()
-    bad_words: Annotated[
-        tuple[tuple[int, ...], ...],
-        Items(token_ids(MAX_BAD_WORD_TOKENS), MAX_BAD_WORDS),
-    ] = ()
-    min_tokens: Annotated[int, Whole(MAX_NEW_TOKENS)] = 0
-    held_back: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)] = ()
+    presence_penalty: Annotated[float, f.Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
+    frequency_penalty: Annotated[float, f.Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
+    logit_bias: Annotated[tuple[TokenBias, ...], f.Items(f.Struct(TokenBias), MAX_BIASES)] = ()
+    bad_words: Annotated[tuple[tuple[int, ...], ...], f.Items(f.token_ids(MAX_BAD_WORD_TOKENS), MAX_BAD_WORDS)] = ()
+    min_tokens: Annotated[int, f.Whole(f.MAX_NEW_TOKENS)] = 0
+    held_back: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -97,13 +77,13 @@ class Constraint:
     The output ends with one of `ends`. Raises `UsageError` if the text is too long.
     """
 
-    kind: Annotated[int, Whole(len(ConstraintKind), 1)]
-    text: Annotated[str, Text(MAX_CONSTRAINT_BYTES)]
-    ends: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
+    kind: Annotated[int, f.Whole(len(ConstraintKind), 1)]
+    text: Annotated[str, f.Text(MAX_CONSTRAINT_BYTES)]
+    ends: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
 
     def __post_init__(self) -> None:
         try:
-            for name, kind in fields_of(Constraint):
+            for name, kind in f.fields_of(Constraint):
                 kind.pack(getattr(self, name))
         except MalformedMessage:
             raise UsageError(f"A constraint must be a text of at most {MAX_CONSTRAINT_BYTES} bytes.") from None
@@ -117,14 +97,14 @@ class Sampling:
     Raises `UsageError` for invalid values.
     """
 
-    temperature: Annotated[float, Real(MAX_TEMPERATURE)] = 0.0
-    top_k: Annotated[int, Whole(MAX_TOKEN_ID)] = 0
-    top_p: Annotated[float, Real(1.0, MIN_TOP_P)] = 1.0
-    min_p: Annotated[float, Real(1.0)] = 0.0
-    repetition_penalty: Annotated[float, Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY)] = 1.0
-    seed: Annotated[int, Whole(MAX_SEED)] = 0
-    shaping: Annotated[Shaping | None, Added(Struct(Shaping))] = None
-    constraint: Annotated[Constraint | None, Added(Struct(Constraint))] = None
+    temperature: Annotated[float, f.Real(MAX_TEMPERATURE)] = 0.0
+    top_k: Annotated[int, f.Whole(f.MAX_TOKEN_ID)] = 0
+    top_p: Annotated[float, f.Real(1.0, MIN_TOP_P)] = 1.0
+    min_p: Annotated[float, f.Real(1.0)] = 0.0
+    repetition_penalty: Annotated[float, f.Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY)] = 1.0
+    seed: Annotated[int, f.Whole(MAX_SEED)] = 0
+    shaping: Annotated[Shaping | None, f.Added(f.Struct(Shaping))] = None
+    constraint: Annotated[Constraint | None, f.Added(f.Struct(Constraint))] = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -137,12 +117,13 @@ class Sampling:
 def _check_fields(parameters: Shaping | Sampling) -> None:
     """Raise `UsageError` for a field out of its bounds."""
     cls: type = type(parameters)
-    for name, kind in fields_of(cls):
+    for name, kind in f.fields_of(cls):
         value = getattr(parameters, name)
-        if isinstance(kind, Added):
+        if isinstance(kind, f.Added):
             continue
         try:
-            if isinstance(kind, Real | Whole) and (isinstance(value, bool) or not isinstance(value, RealNumber)):
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if isinstance(kind, f.Real | f.Whole) and not is_number:
                 raise MalformedMessage("not a number")
             kind.pack(value)
         except (MalformedMessage, OverflowError):
@@ -154,10 +135,10 @@ _BOUNDS: Final = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), f"lie between -{MAX_PENALTY:g} and {MAX_PENALTY:g}"),
     "logit_bias": f"name at most {MAX_BIASES} tokens, each with a bias from -{MAX_BIAS:g} to {MAX_BIAS:g}",
     "bad_words": f"be at most {MAX_BAD_WORDS} sequences of at most {MAX_BAD_WORD_TOKENS} tokens",
-    "min_tokens": f"be a whole number from 0 to {MAX_NEW_TOKENS}",
+    "min_tokens": f"be a whole number from 0 to {f.MAX_NEW_TOKENS}",
     "held_back": f"be at most {MAX_EOS_TOKENS} token ids",
     "temperature": f"lie between 0 and {MAX_TEMPERATURE:,.0f}",
-    "top_k": f"be a whole number from 0 (off) to {MAX_TOKEN_ID}",
+    "top_k": f"be a whole number from 0 (off) to {f.MAX_TOKEN_ID}",
     "top_p": f"lie between {MIN_TOP_P:g} and 1",
     "min_p": "lie between 0 and 1",
     "repetition_penalty": f"lie between {MIN_REPETITION_PENALTY:g} and {MAX_REPETITION_PENALTY:g}",
@@ -169,7 +150,7 @@ _BOUNDS: Final = {
 class AskedLogprobs:
     """Ask for the likelihood of each token (with `of_prompt` also of the prompt's) and the `top` likeliest."""
 
-    top: Annotated[int, Whole(MAX_TOP_LOGPROBS)]
+    top: Annotated[int, f.Whole(MAX_TOP_LOGPROBS)]
     of_prompt: bool = False
 
 
@@ -177,13 +158,13 @@ class AskedLogprobs:
 class Request:
     """One generation as it travels: all but `max_new_tokens` enters `d_0`; noise is by `sampling.seed` alone."""
 
-    target_digest: ContentDigest
-    tokenizer_digest: ContentDigest
-    numerics: Name
-    prompt: Annotated[tuple[int, ...], token_ids(MAX_PROMPT_TOKENS)] = field(repr=False)
-    sampling: Annotated[Sampling, Inline(Sampling)]
-    eos: Annotated[tuple[int, ...], token_ids(MAX_EOS_TOKENS)]
-    client: PeerId
-    nonce: Annotated[bytes, exactly(NONCE_BYTES)]
-    max_new_tokens: Annotated[int, Whole(MAX_NEW_TOKENS, 1)]
-    logprobs: Annotated[AskedLogprobs | None, Added(Struct(AskedLogprobs))] = None
+    target_digest: f.ContentDigest
+    tokenizer_digest: f.ContentDigest
+    numerics: f.Name
+    prompt: Annotated[tuple[int, ...], f.token_ids(f.MAX_PROMPT_TOKENS)] = field(repr=False)
+    sampling: Annotated[Sampling, f.Inline(Sampling)]
+    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    client: f.PeerId
+    nonce: Annotated[bytes, f.exactly(NONCE_BYTES)]
+    max_new_tokens: Annotated[int, f.Whole(f.MAX_NEW_TOKENS, 1)]
+    logprobs: Annotated[AskedLogprobs | None, f.Added(f.Struct(AskedLogprobs))] = None

@@ -5,35 +5,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.draft import MAX_TREE_NODES
 from cosine_protocol.errors import MalformedMessage, UsageError
-from cosine_protocol.fields import (
-    MAX_CHUNK_BYTES,
-    MAX_NAME_BYTES,
-    MAX_PEER_ID_BYTES,
-    MAX_PROMPT_TOKENS,
-    MAX_REQUEST_NUMBER,
-    MAX_TOKEN_ID,
-    Added,
-    Addresses,
-    Bytes,
-    ContentDigest,
-    Flag,
-    Inline,
-    Items,
-    Maybe,
-    Microseconds,
-    Name,
-    Number,
-    PeerId,
-    Real,
-    Struct,
-    Text,
-    Whole,
-    exactly,
-    token_ids,
-)
 from cosine_protocol.request import Sampling
 
 STAGE: Final = "/cosine/stage/1.0.0"
@@ -52,7 +27,7 @@ MAX_FEED_CHOICES: Final = 32_768  # Bounds an answer, choices and candidates, to
 MAX_CANDIDATES: Final = MAX_TREE_NODES  # The maximum of a tree.
 MAX_NAMED_NODES: Final = 65_536  # Bounds a frame: the longest names take 590 KB.
 MAX_ACTIVATION_BYTES: Final = MAX_FEED_TOKENS * 8192 * 4  # `MAX_FEED_TOKENS` of width 8,192 in float32.
-MAX_PART_BYTES: Final = MAX_CHUNK_BYTES  # Lets heartbeats pass between two parts of activations.
+MAX_PART_BYTES: Final = f.MAX_CHUNK_BYTES  # Lets heartbeats pass between two parts of activations.
 PROBE_SEED_BYTES: Final = 16  # 128 random bits cannot be guessed.
 KEPT_TOKENS: Final = 256  # Tokens kept for probes: 16 MiB at a width of 8,192 in float32.
 MAX_PROBE_PARTS: Final = KEPT_TOKENS  # Each part has at least one of the tokens kept.
@@ -115,12 +90,12 @@ class LayerRange:
         return self.layers == other.layers and self.end == other.first
 
 
-ChainId = Annotated[bytes, exactly(CHAIN_ID_BYTES)]
-FedTokens = Annotated[tuple[int, ...], token_ids(MAX_FEED_TOKENS)]
-FedNodes = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER), MAX_FEED_TOKENS)]
-FedParents = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER, -1), MAX_FEED_TOKENS)]
-NamedNodes = Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER), MAX_NAMED_NODES)]
-PoolTokens = Annotated[int, Whole(MAX_POOL_TOKENS, 1)]
+ChainId = Annotated[bytes, f.exactly(CHAIN_ID_BYTES)]
+FedTokens = Annotated[tuple[int, ...], f.token_ids(MAX_FEED_TOKENS)]
+FedNodes = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_FEED_TOKENS)]
+FedParents = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER, -1), MAX_FEED_TOKENS)]
+NamedNodes = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_NAMED_NODES)]
+PoolTokens = Annotated[int, f.Whole(MAX_POOL_TOKENS, 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +108,18 @@ class Join:
     """
 
     chain: ChainId
-    target_digest: ContentDigest
-    numerics: Name
-    first_layer: Annotated[int, Whole(MAX_LAYERS)]
-    end_layer: Annotated[int, Whole(MAX_LAYERS, 1)]
-    layers: Annotated[int, Whole(MAX_LAYERS, 1)]
+    target_digest: f.ContentDigest
+    numerics: f.Name
+    first_layer: Annotated[int, f.Whole(MAX_LAYERS)]
+    end_layer: Annotated[int, f.Whole(MAX_LAYERS, 1)]
+    layers: Annotated[int, f.Whole(MAX_LAYERS, 1)]
     pool_tokens: PoolTokens
-    window_pool_tokens: Annotated[int | None, Maybe(Whole(MAX_POOL_TOKENS, 1))]
-    window_tokens: Annotated[int | None, Maybe(Whole(MAX_POOL_TOKENS, 1))]
-    first_sequence: Number
-    source: PeerId
-    target: Annotated[str | None, Maybe(Text(MAX_PEER_ID_BYTES))]
-    addresses: Addresses
+    window_pool_tokens: Annotated[int | None, f.Maybe(f.Whole(MAX_POOL_TOKENS, 1))]
+    window_tokens: Annotated[int | None, f.Maybe(f.Whole(MAX_POOL_TOKENS, 1))]
+    first_sequence: f.Number
+    source: f.PeerId
+    target: Annotated[str | None, f.Maybe(f.Text(f.MAX_PEER_ID_BYTES))]
+    addresses: f.Addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,26 +140,26 @@ class Follow:
 class OpenSequence:
     """Open a sequence with the next number. Sequences of one `scope` share prefixes."""
 
-    sequence: Number
-    sampling: Annotated[Sampling, Inline(Sampling)]
-    prompt_tokens: Annotated[int, Whole(MAX_PROMPT_TOKENS)]
-    scope: Annotated[str | None, Maybe(Text(MAX_NAME_BYTES))]
+    sequence: f.Number
+    sampling: Annotated[Sampling, f.Inline(Sampling)]
+    prompt_tokens: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS)]
+    scope: Annotated[str | None, f.Maybe(f.Text(f.MAX_NAME_BYTES))]
 
 
 @dataclass(frozen=True, slots=True)
 class ReusePrefix:
     """Let an empty sequence reuse the cached prefix of these tokens, except the last one."""
 
-    sequence: Number
-    tokens: Annotated[tuple[int, ...], token_ids(MAX_PROMPT_TOKENS)]
+    sequence: f.Number
+    tokens: Annotated[tuple[int, ...], f.token_ids(f.MAX_PROMPT_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveRoom:
     """Reserve room for more tokens in a sequence."""
 
-    sequence: Number
-    tokens: Annotated[int, Whole(MAX_POOL_TOKENS)]
+    sequence: f.Number
+    tokens: Annotated[int, f.Whole(MAX_POOL_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +169,13 @@ class FedRow:
     The answer has choices after `tokens[scored_from:]`, with `candidates` each.
     """
 
-    sequence: Number
+    sequence: f.Number
     tokens: FedTokens
     nodes: FedNodes
     parents: FedParents
-    scored_from: Annotated[int, Whole(MAX_FEED_TOKENS)]
-    candidates: Annotated[int, Whole(MAX_CANDIDATES)]
-    wants_nll: Annotated[bool, Flag()]
+    scored_from: Annotated[int, f.Whole(MAX_FEED_TOKENS)]
+    candidates: Annotated[int, f.Whole(MAX_CANDIDATES)]
+    wants_nll: Annotated[bool, f.Flag()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,35 +185,35 @@ class FeedPass:
     The first stage gets none.
     """
 
-    number: Number
-    rows: Annotated[tuple[FedRow, ...], Items(Struct(FedRow), MAX_FEED_ROWS)]
-    activation_bytes: Annotated[int, Whole(MAX_ACTIVATION_BYTES)]
+    number: f.Number
+    rows: Annotated[tuple[FedRow, ...], f.Items(f.Struct(FedRow), MAX_FEED_ROWS)]
+    activation_bytes: Annotated[int, f.Whole(MAX_ACTIVATION_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
     """The next `MAX_PART_BYTES`, or the rest, of the activations of the last feed."""
 
-    data: Annotated[bytes, Bytes(MAX_PART_BYTES)]
+    data: Annotated[bytes, f.Bytes(MAX_PART_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class KeepPath:
     """Make a path of nodes part of a sequence's prefix."""
 
-    sequence: Number
+    sequence: f.Number
     path: NamedNodes
 
 
 @dataclass(frozen=True, slots=True)
 class PruneNodes:
-    sequence: Number
+    sequence: f.Number
     nodes: NamedNodes
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSequence:
-    sequence: Number
+    sequence: f.Number
 
 
 class RowFault(IntEnum):
@@ -251,13 +226,13 @@ class RowFault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    token: Annotated[int, Whole(MAX_TOKEN_ID)]
-    probability: Annotated[float, Real(1.0)]
+    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    probability: Annotated[float, f.Real(1.0)]
 
 
 CandidateTokens = Annotated[
     tuple[tuple[TokenEstimate, ...], ...],
-    Items(Items(Struct(TokenEstimate), MAX_CANDIDATES), MAX_FEED_TOKENS),
+    f.Items(f.Items(f.Struct(TokenEstimate), MAX_CANDIDATES), MAX_FEED_TOKENS),
 ]
 
 
@@ -265,28 +240,28 @@ CandidateTokens = Annotated[
 class RowAnswer:
     """The tokens, margins (float64, little-endian) and candidates after each scored token of a row."""
 
-    fault: Annotated[int, Whole(3)]
+    fault: Annotated[int, f.Whole(3)]
     tokens: FedTokens
-    margins: Annotated[bytes, Bytes(MARGIN_BYTES * MAX_FEED_TOKENS)]
+    margins: Annotated[bytes, f.Bytes(MARGIN_BYTES * MAX_FEED_TOKENS)]
     candidates: CandidateTokens
-    nll: Annotated[float | None, Maybe(Real(1e6))]
+    nll: Annotated[float | None, f.Maybe(f.Real(1e6))]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """The last stage's answer to a feed, with one element per row."""
 
-    number: Number
-    rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), MAX_FEED_ROWS)]
+    number: f.Number
+    rows: Annotated[tuple[RowAnswer, ...], f.Items(f.Struct(RowAnswer), MAX_FEED_ROWS)]
 
 
 @dataclass(frozen=True, slots=True)
 class FeedPart:
     """`tokens` tokens of a feed from `first` on, in the order of its rows."""
 
-    feed: Number
-    first: Annotated[int, Whole(MAX_FEED_TOKENS)]
-    tokens: Annotated[int, Whole(MAX_FEED_TOKENS, 1)]
+    feed: f.Number
+    first: Annotated[int, f.Whole(MAX_FEED_TOKENS)]
+    tokens: Annotated[int, f.Whole(MAX_FEED_TOKENS, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +271,11 @@ class Probe:
     The seed, drawn after these passes, determines the projections of each token's vector.
     """
 
-    seed: Annotated[bytes, exactly(PROBE_SEED_BYTES)]
-    parts: Annotated[tuple[FeedPart, ...], Items(Struct(FeedPart), MAX_PROBE_PARTS)]
+    seed: Annotated[bytes, f.exactly(PROBE_SEED_BYTES)]
+    parts: Annotated[tuple[FeedPart, ...], f.Items(f.Struct(FeedPart), MAX_PROBE_PARTS)]
 
 
-TokenProjections = Annotated[bytes, Bytes(PROJECTIONS * PROJECTION_BYTES * MAX_FEED_TOKENS)]
+TokenProjections = Annotated[bytes, f.Bytes(PROJECTIONS * PROJECTION_BYTES * MAX_FEED_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +293,7 @@ class PartTrace:
 class Probed:
     """The answer to a probe, with one trace per part."""
 
-    parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), MAX_PROBE_PARTS)]
+    parts: Annotated[tuple[PartTrace, ...], f.Items(f.Struct(PartTrace), MAX_PROBE_PARTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +304,10 @@ class Passed:
     came_us: Transfer time of the activations. None without any, or if the stage was not ready.
     """
 
-    number: Number
-    held_us: Microseconds
-    is_left_out: Annotated[bool, Flag()]
-    came_us: Annotated[int | None, Added(Whole(3_600_000_000))] = None
+    number: f.Number
+    held_us: f.Microseconds
+    is_left_out: Annotated[bool, f.Flag()]
+    came_us: Annotated[int | None, f.Added(f.Whole(3_600_000_000))] = None
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence

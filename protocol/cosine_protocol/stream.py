@@ -4,29 +4,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, ClassVar
 
+from cosine_protocol import fields as f
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.fields import (
-    MAX_NEW_TOKENS,
-    Bytes,
-    Digest,
-    Items,
-    Maybe,
-    Name,
-    Number,
-    Position,
-    Real,
-    Sentence,
-    Signature,
-    Text,
-    Whole,
-)
 from cosine_protocol.membership import Member, Revoked
 from cosine_protocol.request import Request
 
 VERSION = 1
 MAX_FEATURES = 32  # Three times the present ones, of 64 bytes each.
 MAX_AUTHORS = 64  # An author is one byte. A client asks eight drafters by default (decision 2).
-RETRY_AFTER = Real(3600.0)  # An hour is as good as a refusal.
+RETRY_AFTER = f.Real(3600.0)  # An hour is as good as a refusal.
 
 # Features (docs/protocol.md, section 3) without which a peer would take a request for another one.
 SHAPING = "shaping"
@@ -38,33 +24,33 @@ LOGPROBS = "logprobs"
 class Hello:
     """The first message on every stream, in both directions."""
 
-    version: Annotated[int, Whole(255, 1)]
-    features: Annotated[tuple[str, ...], Items(Text(64), MAX_FEATURES)]
-    agent: Name
+    version: Annotated[int, f.Whole(255, 1)]
+    features: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_FEATURES)]
+    agent: f.Name
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
     """Heartbeat. The counts of passes and of fed prompt tokens distinguish a busy peer from a stalled one."""
 
-    number: Number
-    steps: Number
-    prefill_tokens: Number
+    number: f.Number
+    steps: f.Number
+    prefill_tokens: f.Number
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    number: Number
+    number: f.Number
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
     """A failure of one request, or of the stream if `number` is 0."""
 
-    number: Number
-    code: Annotated[int, Whole(255)]
-    message: Sentence
-    retry_after_s: Annotated[float | None, Maybe(RETRY_AFTER)]
+    number: f.Number
+    code: Annotated[int, f.Whole(255)]
+    message: f.Sentence
+    retry_after_s: Annotated[float | None, f.Maybe(RETRY_AFTER)]
 
 
 class FinishReason(IntEnum):
@@ -80,19 +66,19 @@ class Account:
     KIND: ClassVar = "final"
     MAX_BYTES: ClassVar = 2048
 
-    number: Number
-    reason: Annotated[int, Whole(2)]
-    tokens: Position
-    digest: Digest
-    accepted: Annotated[tuple[int, ...], Items(Whole(MAX_NEW_TOKENS), MAX_AUTHORS)]
+    number: f.Number
+    reason: Annotated[int, f.Whole(2)]
+    tokens: f.Position
+    digest: f.Digest
+    accepted: Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_NEW_TOKENS), MAX_AUTHORS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
     """The signed end of a request. `body` decodes to an `Account`."""
 
-    body: Annotated[bytes, Bytes(Account.MAX_BYTES)]
-    signature: Signature
+    body: Annotated[bytes, f.Bytes(Account.MAX_BYTES)]
+    signature: f.Signature
 
 
 StreamMessage = Hello | Ping | Pong | Error | Member | Revoked

@@ -13,6 +13,7 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import Annotated, ClassVar, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.draft import (
     MAX_COMMIT_TOKENS,
@@ -24,27 +25,6 @@ from cosine_protocol.draft import (
     NodeBlock,
 )
 from cosine_protocol.errors import MalformedMessage, UsageError
-from cosine_protocol.fields import (
-    DIGEST_BYTES,
-    MAX_NEW_TOKENS,
-    MAX_PROMPT_TOKENS,
-    MAX_TOKEN_ID,
-    Added,
-    Bytes,
-    Digest,
-    Items,
-    Microseconds,
-    Name,
-    Number,
-    Position,
-    Sentence,
-    Signature,
-    Struct,
-    Whole,
-    exactly,
-    peer_ids,
-    token_ids,
-)
 from cosine_protocol.identity import Signed, SignedField
 from cosine_protocol.request import MAX_TOP_LOGPROBS, Request
 from cosine_protocol.stream import MAX_AUTHORS
@@ -57,7 +37,7 @@ TRANSCRIPT_EVERY_TOKENS: Final = 32
 """At most 31 tokens of an abandoned stream are unsigned; a transcript of 100 bytes adds three bytes per token."""
 CACHE_SCOPE_BYTES: Final = 16  # 128 random bits cannot be guessed.
 USER_BYTES: Final = 8  # The first bytes of a cache scope, which identify a user.
-MAX_PREDICTION_TOKENS: Final = MAX_PROMPT_TOKENS // 4
+MAX_PREDICTION_TOKENS: Final = f.MAX_PROMPT_TOKENS // 4
 """A file of some thousand lines. Its 160 KiB fit into a frame with the longest prompt, 640 KiB, and constraint."""
 MAX_TOLD_BYTES: Final = 900_000  # An audit with all likelihoods of a request fits a frame.
 MAX_TOLD_TOKENS: Final = MAX_COMMIT_TOKENS  # The maximum of a commit.
@@ -68,15 +48,15 @@ TOKEN_BYTES: Final = 5  # The maximum encoding of a token id.
 LIKELIHOOD_BYTES: Final = 7  # The maximum encoding of a likelihood without its likeliest tokens.
 LIKELY_TOKEN_BYTES: Final = 11  # The maximum encoding of one of these.
 
-AuthorIndices = Annotated[bytes, Bytes(MAX_TREE_NODES)]
-Surprisal = Annotated[int, Whole(MAX_SURPRISAL)]
+AuthorIndices = Annotated[bytes, f.Bytes(MAX_TREE_NODES)]
+Surprisal = Annotated[int, f.Whole(MAX_SURPRISAL)]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLikelihood:
     """One of the likeliest tokens at a position."""
 
-    token: Annotated[int, Whole(MAX_TOKEN_ID)]
+    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
     surprisal: Surprisal
 
 
@@ -85,7 +65,7 @@ class Likelihood:
     """The surprisal of a token, and the likeliest tokens at its position in order."""
 
     surprisal: Surprisal
-    top: Annotated[tuple[TokenLikelihood, ...], Items(Struct(TokenLikelihood), MAX_TOP_LOGPROBS)]
+    top: Annotated[tuple[TokenLikelihood, ...], f.Items(f.Struct(TokenLikelihood), MAX_TOP_LOGPROBS)]
 
 
 Likelihoods = tuple[Likelihood, ...]
@@ -101,10 +81,10 @@ class Transcript:
     KIND: ClassVar = "transcript"
     MAX_BYTES: ClassVar = 64
 
-    first: Position
-    tokens: Position
-    digest: Digest
-    told: Annotated[bytes | None, Added(exactly(DIGEST_BYTES))] = None
+    first: f.Position
+    tokens: f.Position
+    digest: f.Digest
+    told: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
 
 
 class Pacing(IntEnum):
@@ -121,31 +101,31 @@ class Open:
     `prediction` is the output that the client expects, from which the verifier may draft.
     """
 
-    number: Number
+    number: f.Number
     request: Request
     committed: CommittedTokens
-    pacing: Annotated[int, Whole(1)]
-    authors: Annotated[tuple[str, ...], peer_ids(MAX_AUTHORS)]
-    cache_scope: Annotated[bytes | None, Added(exactly(CACHE_SCOPE_BYTES))] = None
-    prediction: Annotated[tuple[int, ...] | None, Added(token_ids(MAX_PREDICTION_TOKENS))] = None
+    pacing: Annotated[int, f.Whole(1)]
+    authors: Annotated[tuple[str, ...], f.peer_ids(MAX_AUTHORS)]
+    cache_scope: Annotated[bytes | None, f.Added(f.exactly(CACHE_SCOPE_BYTES))] = None
+    prediction: Annotated[tuple[int, ...] | None, f.Added(f.token_ids(MAX_PREDICTION_TOKENS))] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The verifier accepts. `pass_us` is for one token; drafts pay above an acceptance of `break_even` permille."""
 
-    number: Number
-    pass_us: Microseconds
-    break_even: Annotated[int | None, Added(Whole(1000))] = None
+    number: f.Number
+    pass_us: f.Microseconds
+    break_even: Annotated[int | None, f.Added(f.Whole(1000))] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Draft nodes for the live tree. `authors[i]` is 1 + the index in `Open.authors` of node i's author."""
 
-    number: Number
-    base: Digest
-    position: Position
+    number: f.Number
+    base: f.Digest
+    position: f.Position
     nodes: NodeBlock
     authors: AuthorIndices
 
@@ -154,10 +134,10 @@ class Tree:
 class PassStats:
     """Statistics of a pass: fed nodes, committed near ties, time; in the first one cached prompt tokens."""
 
-    nodes: Annotated[int, Whole(MAX_TREE_NODES)]
-    near_ties: Annotated[int, Whole(MAX_COMMIT_TOKENS)]
-    pass_us: Microseconds
-    cached_tokens: Annotated[int | None, Added(Whole(MAX_PROMPT_TOKENS))] = None
+    nodes: Annotated[int, f.Whole(MAX_TREE_NODES)]
+    near_ties: Annotated[int, f.Whole(MAX_COMMIT_TOKENS)]
+    pass_us: f.Microseconds
+    cached_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_PROMPT_TOKENS))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +147,35 @@ class Commit:
     `authors` has one byte per token: 0 for the target's own, else the author of the node.
     """
 
-    number: Number
-    position: Position
+    number: f.Number
+    position: f.Position
     tokens: CommitTokens
-    digest: Digest
+    digest: f.Digest
     authors: AuthorIndices
     stats: PassStats
-    transcript: Annotated[Signed[Transcript] | None, Added(SignedField(Transcript))] = None
-    likelihoods: Annotated[Likelihoods | None, Added(Items(Struct(Likelihood), MAX_COMMIT_TOKENS))] = None
+    transcript: Annotated[Signed[Transcript] | None, f.Added(SignedField(Transcript))] = None
+    likelihoods: Annotated[Likelihoods | None, f.Added(f.Items(f.Struct(Likelihood), MAX_COMMIT_TOKENS))] = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLikelihoods:
     """The likelihoods of the prompt tokens from index `position` on."""
 
-    number: Number
-    position: Annotated[int, Whole(MAX_PROMPT_TOKENS, 1)]
-    likelihoods: Annotated[Likelihoods, Items(Struct(Likelihood), MAX_TOLD_TOKENS)]
+    number: f.Number
+    position: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS, 1)]
+    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), MAX_TOLD_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    number: Number
+    number: f.Number
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
     """The client asks the verifier to coordinate the drafters in `Open.authors`."""
 
-    number: Number
+    number: f.Number
     mandate: Annotated[Signed[Mandate], SignedField(Mandate)]
 
 
@@ -203,37 +183,37 @@ class Delegate:
 class Declined:
     """The verifier does not coordinate the request, but goes on serving it."""
 
-    number: Number
-    message: Sentence
+    number: f.Number
+    message: f.Sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
     """The client ends the coordination by the verifier."""
 
-    number: Number
+    number: f.Number
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
     """Proof of an accepted draft: `body` decodes to a `Draft` signed by that author."""
 
-    number: Number
-    author: Annotated[int, Whole(MAX_AUTHORS, 1)]
-    body: Annotated[bytes, Bytes(Draft.MAX_BYTES)]
-    signature: Signature
+    number: f.Number
+    author: Annotated[int, f.Whole(MAX_AUTHORS, 1)]
+    body: Annotated[bytes, f.Bytes(Draft.MAX_BYTES)]
+    signature: f.Signature
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """A delegate's decision about a drafter of `nodes` (author 0: their total); `offered` tokens had drafts."""
 
-    number: Number
-    author: Annotated[int, Whole(MAX_AUTHORS)]
-    nodes: Number
-    rtt_us: Microseconds
-    why: Name
-    offered: Annotated[int | None, Added(Whole(MAX_NEW_TOKENS))] = None
+    number: f.Number
+    author: Annotated[int, f.Whole(MAX_AUTHORS)]
+    nodes: f.Number
+    rtt_us: f.Microseconds
+    why: f.Name
+    offered: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
 
 
 VerifyMessage = (
@@ -295,7 +275,7 @@ class LikelihoodDigest:
     """A BLAKE2b-128 over all likelihoods so far, which a transcript signs (docs/protocol.md, section 4)."""
 
     def __init__(self) -> None:
-        self._hash = blake2b(digest_size=DIGEST_BYTES)
+        self._hash = blake2b(digest_size=f.DIGEST_BYTES)
 
     def add(self, told: Sequence[Likelihood]) -> None:
         for each in told:

@@ -10,23 +10,9 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Annotated, Final
 
+from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import (
-    MAX_CHUNK_BYTES,
-    MAX_FILE_BYTES,
-    MAX_REQUEST_NUMBER,
-    Bytes,
-    ContentDigest,
-    Items,
-    Name,
-    Number,
-    Struct,
-    Text,
-    Whole,
-    decode_body,
-    encode_body,
-)
 
 WEIGHTS: Final = "/cosine/weights/1.0.0"
 
@@ -37,7 +23,7 @@ MAX_DIMENSIONS: Final = 8  # Convolutions have four.
 MAX_TENSOR_BYTES: Final = 1 << 36  # 64 GiB: more than the largest stack of experts.
 MAX_MANIFEST_PARTS: Final = 64  # The configuration and all possible tokenizer files.
 MAX_MANIFEST_BYTES: Final = 128 * MAX_TENSORS  # Rows with names of 60 and digests of 32 bytes.
-PIECE_BYTES: Final = MAX_CHUNK_BYTES
+PIECE_BYTES: Final = f.MAX_CHUNK_BYTES
 """A piece is one message and is checked on arrival. Digests take one part in 8,192 of a tensor."""
 _MARK: Final = b"cosine/manifest/1"
 _PIECES_MARK: Final = b"cosine/pieces/1"
@@ -47,20 +33,20 @@ _PIECES_MARK: Final = b"cosine/pieces/1"
 class ManifestPart:
     """A small file of the model, such as its configuration; of a GGUF file the metadata."""
 
-    name: Name
-    size_bytes: Annotated[int, Whole(MAX_FILE_BYTES)]
-    sha256: ContentDigest
+    name: f.Name
+    size_bytes: Annotated[int, f.Whole(f.MAX_FILE_BYTES)]
+    sha256: f.ContentDigest
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTensor:
     """A tensor as stored. `root` is the digest of the digests of its pieces."""
 
-    name: Annotated[str, Text(MAX_TENSOR_NAME_BYTES)]
-    dtype: Annotated[str, Text(MAX_DTYPE_BYTES)]
-    shape: Annotated[tuple[int, ...], Items(Whole(MAX_REQUEST_NUMBER), MAX_DIMENSIONS)]
-    size_bytes: Annotated[int, Whole(MAX_TENSOR_BYTES)]
-    root: ContentDigest
+    name: Annotated[str, f.Text(MAX_TENSOR_NAME_BYTES)]
+    dtype: Annotated[str, f.Text(MAX_DTYPE_BYTES)]
+    shape: Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_DIMENSIONS)]
+    size_bytes: Annotated[int, f.Whole(MAX_TENSOR_BYTES)]
+    root: f.ContentDigest
 
     @property
     def pieces(self) -> int:
@@ -74,16 +60,16 @@ class ManifestTensor:
 class Manifest:
     """All of a model, both lists in the order of their names."""
 
-    parts: Annotated[tuple[ManifestPart, ...], Items(Struct(ManifestPart), MAX_MANIFEST_PARTS)]
-    tensors: Annotated[tuple[ManifestTensor, ...], Items(Struct(ManifestTensor), MAX_TENSORS)]
+    parts: Annotated[tuple[ManifestPart, ...], f.Items(f.Struct(ManifestPart), MAX_MANIFEST_PARTS)]
+    tensors: Annotated[tuple[ManifestTensor, ...], f.Items(f.Struct(ManifestTensor), MAX_TENSORS)]
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
         """Raises `MalformedMessage`, also for what `encode` would write otherwise."""
         if len(data) > MAX_MANIFEST_BYTES:
             raise MalformedMessage(f"a manifest has at most {MAX_MANIFEST_BYTES} bytes")
-        found = decode_body(cls, data)
-        if encode_body(found) != data:
+        found = f.decode_body(cls, data)
+        if f.encode_body(found) != data:
             raise MalformedMessage("a manifest is encoded in one way only")
         for names in ([part.name for part in found.parts], [tensor.name for tensor in found.tensors]):
             if any(one >= other for one, other in pairwise(names)):
@@ -92,7 +78,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The bytes whose digest names the model. Raises `LocalProtocolError` above the bounds."""
-        data = encode_body(self)
+        data = f.encode_body(self)
         if len(data) > MAX_MANIFEST_BYTES:
             raise LocalProtocolError(f"a manifest of {len(data)} bytes is over {MAX_MANIFEST_BYTES}")
         return data
@@ -124,20 +110,20 @@ class WeightKind(IntEnum):
 class AskWeights:
     """Ask for bytes of a model from `offset` on. `index` is the row in the manifest, or 0."""
 
-    number: Number
-    content_digest: ContentDigest
-    kind: Annotated[int, Whole(4)]
-    index: Annotated[int, Whole(MAX_TENSORS)]
-    offset: Annotated[int, Whole(MAX_TENSOR_BYTES)]
+    number: f.Number
+    content_digest: f.ContentDigest
+    kind: Annotated[int, f.Whole(4)]
+    index: Annotated[int, f.Whole(MAX_TENSORS)]
+    offset: Annotated[int, f.Whole(MAX_TENSOR_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
     """At most `MAX_CHUNK_BYTES` from the offset on, and the total size."""
 
-    number: Number
-    total_bytes: Annotated[int, Whole(MAX_TENSOR_BYTES)]
-    data: Annotated[bytes, Bytes(MAX_CHUNK_BYTES)]
+    number: f.Number
+    total_bytes: Annotated[int, f.Whole(MAX_TENSOR_BYTES)]
+    data: Annotated[bytes, f.Bytes(f.MAX_CHUNK_BYTES)]
 
 
 WeightsMessage = AskWeights | WeightBytes

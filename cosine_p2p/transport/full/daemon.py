@@ -5,9 +5,7 @@ the process does.
 """
 
 import asyncio
-import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +14,8 @@ from typing import Any, Final
 from multiaddr import Multiaddr
 
 from cosine_p2p.transport.config import TransportConfig, check_ports_free
-from cosine_p2p.transport.full.library import P2P, P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe, write_pbmsg
-from cosine_p2p.transport.full.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
+from cosine_p2p.transport.full.hivemind_patches import end, listen, mend_calls, p2p_class
+from cosine_p2p.transport.full.library import P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe, write_pbmsg
 from cosine_p2p.transport.full.sockets import make_socket_folder
 from cosine_p2p.transport.hosts import mtu_bytes
 from cosine_p2p.transport.reach import parsed
@@ -27,58 +25,9 @@ from cosine_protocol.identity import public_key_of
 DIAL_BACKOFF: Final = "dial backoff"  # p2pd's error for a peer that it recently could not reach.
 DIAL_AGAIN_S: Final = 2.0  # p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go).
 QUIC_BYTES: Final = 1280  # The size of p2pd's first packets, which are dropped at a lower MTU.
-BACKLOG: Final = 4096  # asyncio's default of 100 loses streams in bursts of a few hundred.
 CONTROL_TIMEOUT_S: Final = 5.0  # The daemon is on this machine.
-END_TIMEOUT_S: Final = 3.0  # After this the daemon is killed.
-# In its own session p2pd survives the Ctrl-C that makes us drain; it ends when our connections do.
-_DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 
 Accept = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
-
-
-def _p2p_class(folder: Path, created: list[Any]) -> Any:
-    class PrivateP2P(P2P):  # type: ignore[misc]  # hivemind has no types
-        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._pid = os.getpid()
-            created.append(self)
-
-        def _terminate(self) -> None:
-            # hivemind's destructor calls this in a forked child too, whose parent still needs the daemon.
-            if os.getpid() == self._pid:
-                super()._terminate()
-
-        @staticmethod
-        def _make_process_args(*args: Any, **flags: Any) -> list[str]:
-            is_relay = flags.get("forceReachabilityPublic")
-            extra = RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
-            detach = LAUNCH if is_relay else _DETACH
-            return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
-
-    return PrivateP2P
-
-
-class _PendingCalls(dict[Any, Any]):
-    """Our open calls. The answer to a cancelled call would end hivemind's reader of all answers."""
-
-    def __contains__(self, call_id: object) -> bool:
-        call = self.get(call_id)
-        return call is not None and not call.done()
-
-
-class _HandlerTasks(dict[Any, Any]):
-    """Calls of peers being answered. hivemind would keep those that a peer cancels."""
-
-    def __setitem__(self, call_id: Any, task: Any) -> None:
-        super().__setitem__(call_id, task)
-        task.add_done_callback(lambda _: self.pop(call_id, None))
-
-
-def mend_calls(control: Any) -> None:
-    control._pending_calls = _PendingCalls(control._pending_calls)
-    control._handler_tasks = _HandlerTasks(control._handler_tasks)
 
 
 def _options(
@@ -179,7 +128,7 @@ class Daemon:
         return ways
 
     async def close(self) -> None:
-        await _end(self.p2p)
+        await end(self.p2p)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _call(
@@ -221,14 +170,12 @@ async def start_daemon(
     folder = make_socket_folder()
     created: list[Any] = []
     try:
-        p2p = await _p2p_class(folder, created).create(
-            **_options(config, host_maddrs, peers, is_private=is_private)
-        )
-        await _listen(p2p)
+        p2p = await p2p_class(folder, created).create(**_options(config, host_maddrs, peers, is_private=is_private))
+        await listen(p2p)
         return Daemon(p2p, folder)
     except BaseException as error:
         for p2p in created:
-            await _end(p2p)
+            await end(p2p)
         shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(error, P2PDaemonError | OSError | EOFError | TimeoutError):
             raise
@@ -252,56 +199,6 @@ def _why_no_answer(maddrs: Sequence[str]) -> str:
     return (
         f"no answer over QUIC, which needs packets of {QUIC_BYTES:,} bytes to pass{here}; name an address over TCP"
     )
-
-
-async def _listen(p2p: Any) -> None:
-    """Accept inbound streams with a long backlog; hivemind does not listen if the task exists."""
-    control = p2p._client.control
-    path = control.listen_maddr.value_for_protocol("unix")
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await control._handler(reader, writer)
-        except EOFError:
-            # The peer died before p2pd reported whose stream it is.
-            writer.close()
-
-    server = await asyncio.start_unix_server(accept, path=path, backlog=BACKLOG)
-
-    async def serve() -> None:
-        try:
-            await asyncio.Future()
-        finally:
-            server.close()
-
-    p2p._listen_task = asyncio.create_task(serve())
-
-
-async def _end(p2p: Any) -> None:
-    control = p2p._client.control if p2p._client is not None else None
-    if control is not None:
-        for call in control._pending_calls.values():
-            if not call.done():
-                call.set_exception(P2PDaemonError("the network daemon is gone"))
-    p2p._terminate()
-    tasks = [p2p._listen_task, p2p._reader_task]
-    if control is not None:
-        tasks += [control._read_task, control._write_task, *control._handler_tasks.values()]
-        for task in control._handler_tasks.values():
-            task.cancel()
-    await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
-    child = p2p._child
-    if child is None:
-        return
-    try:
-        async with asyncio.timeout(END_TIMEOUT_S):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-    # The pipe's transport closes one iteration of the loop after the process has ended.
-    child._transport.close()
-    await asyncio.sleep(0)
 
 
 def _peer_bytes(peer_id: str) -> bytes:

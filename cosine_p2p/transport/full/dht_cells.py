@@ -12,7 +12,7 @@ from typing import Any, Final
 from cosine_p2p.dht.cells import Placement
 from cosine_p2p.dht.disjoint_paths import DisjointPaths
 from cosine_p2p.dht.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
-from cosine_p2p.transport.full.dht_node import node_id_of
+from cosine_p2p.transport.full.dht_node import BUCKET_SIZE, REPLICAS, DhtNode, node_id_of
 from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.discover import MAX_CELL_OWNERS, MAX_FIND_KEYS
@@ -21,7 +21,6 @@ from cosine_protocol.fields import encode_body
 
 logger = logging.getLogger(__name__)
 
-REPLICAS_EACH: Final = 5  # hivemind's number of replicas, on each path (decision 31).
 ASKED_AT_ONCE: Final = 3  # Kademlia's alpha, on each path.
 OPERATION_TIMEOUT_S: Final = 20.0  # Several rounds of Kademlia with nodes that do not answer.
 MIN_PATIENCE_S: Final = 1.0  # After the first path has ended the others have twice its time, and this.
@@ -41,9 +40,14 @@ class _Search:
 
 
 class DhtCells:
-    """Implements `Cells` on a DHT node of hivemind. `anchors` are the peer ids of the initial peers."""
+    """Implements `Cells` on a DHT node, with `REPLICAS` on each path (decision 31).
 
-    def __init__(self, node: Any, *, checker: PostingChecker, store: RecordStore, anchors: Collection[Any]) -> None:
+    `anchors` are the peer ids of the initial peers.
+    """
+
+    def __init__(
+        self, node: DhtNode, *, checker: PostingChecker, store: RecordStore, anchors: Collection[Any]
+    ) -> None:
         self._node = node
         self._checker = checker
         self._store = store
@@ -53,8 +57,8 @@ class DhtCells:
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         """The signed records in each cell, by owner. Raises `PeerLost` if no node answers a client."""
         found, _ = await self._search(cells)
-        if self._node.protocol.client_mode and not any(search.paths.answered for search in found.values()):
-            raise PeerLost(self._node.peer_id.to_base58(), "no node of the network answered a look-up")
+        if self._node.client_mode and not any(search.paths.answered for search in found.values()):
+            raise PeerLost(self._node.p2p.peer_id.to_base58(), "no node of the network answered a look-up")
         now_s = time.time()
         for cell in cells:
             for place, own in enumerate(self._store.get(dht_key(cell), now_s)):
@@ -72,7 +76,7 @@ class DhtCells:
             )
         except RemoteProtocolError as error:
             raise LocalProtocolError(f"no node would store our record: {error}") from error
-        if not self._node.protocol.client_mode:
+        if not self._node.client_mode:
             self._store.put(dht_key(cell), posting, now_s)
         holders = self._holders.get(cell, [])
         if is_renewal and holders:
@@ -82,7 +86,7 @@ class DhtCells:
         paths = found[cell].paths
         if not paths.answered and self._anchors:
             raise PeerLost(owner, "no other node of the network answers")
-        replicas = [peer_ids[node] for path in paths.paths for node in paths.nearest(path)[:REPLICAS_EACH]]
+        replicas = [peer_ids[node] for path in paths.paths for node in paths.nearest(path)[:REPLICAS]]
         holding = await asyncio.gather(*(self._is_held_by(peer_id, cell, posting) for peer_id in replicas))
         self._holders[cell] = [peer_id for peer_id, holds in zip(replicas, holding, strict=True) if holds]
         return Placement(holders=sum(holding), asked=len(replicas))
@@ -90,19 +94,19 @@ class DhtCells:
     def begin_again(self) -> None:
         """Forget holders and silent nodes after a change of network."""
         self._holders.clear()
-        self._node.blacklist.clear()
+        self._node.forget_silence()
 
     async def _is_held_by(self, peer_id: Any, cell: str, posting: Posting) -> bool:
         if not await self._store_at(peer_id, cell, posting):
             return False
         key = _key_of(cell)
-        shown = await self._node.protocol.call_find(peer_id, [key])
+        shown = await self._node.call_find(peer_id, [key])
         return bool(shown) and (posting.owner, posting.value) in {
             (owner, value) for owner, value, _ in _items_of(shown[key][0])
         }
 
     async def _store_at(self, peer_id: Any, cell: str, posting: Posting) -> bool:
-        stored = await self._node.protocol.call_store(
+        stored = await self._node.call_store(
             peer_id,
             keys=[_key_of(cell)],
             values=[posting.value],
@@ -113,13 +117,13 @@ class DhtCells:
 
     async def _search(self, cells: Sequence[str]) -> tuple[dict[str, _Search], dict[int, Any]]:
         """The look-ups of some cells, as far as they came in time, and the peer ids of all nodes heard of."""
-        table, node_id = self._node.protocol.routing_table, self._node.node_id
+        table, node_id = self._node.routing_table, self._node.node_id
         peer_ids: dict[int, Any] = dict(self._anchors)
         asking = _BatchedFinds(self._node, peer_ids)
         found = {}
         for cell in cells:
             key = _key_of(cell)
-            near = dict(table.get_nearest_neighbors(key, self._node.protocol.bucket_size, exclude=node_id))
+            near = dict(table.get_nearest_neighbors(key, BUCKET_SIZE, exclude=node_id))
             peer_ids |= near
             found[cell] = _Search(
                 DisjointPaths(int(key), starts=near, anchors=list(self._anchors), excluded=[node_id])
@@ -154,7 +158,7 @@ class DhtCells:
 class _BatchedFinds:
     """Asks a node in one call for all keys of one iteration of the event loop. End it with `close`."""
 
-    def __init__(self, node: Any, peer_ids: dict[int, Any]) -> None:
+    def __init__(self, node: DhtNode, peer_ids: dict[int, Any]) -> None:
         self._node = node
         self._peer_ids = peer_ids
         self._open: dict[int, tuple[list[Any], asyncio.Task[Any]]] = {}
@@ -183,7 +187,7 @@ class _BatchedFinds:
     async def _call(self, node_id: int, keys: list[Any]) -> Any:
         if node_id in self._open and self._open[node_id][0] is keys:
             del self._open[node_id]
-        return await self._node._call_find_with_blacklist(self._peer_ids[node_id], keys)
+        return await self._node.find_at(self._peer_ids[node_id], keys)
 
 
 async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> None:

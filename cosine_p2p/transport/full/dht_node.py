@@ -1,9 +1,8 @@
-"""hivemind's DHT node with our rules: only checked, signed records are stored, cached, or passed on.
+"""A DHT node: hivemind's protocol by our rules. Only checked, signed records are stored or passed on.
 
-Without them (read from hivemind's source, pinned by tests) a cache may shadow a full cell with one record, a
-replayed old record shorten the life of a newer one, one bad record make a reader drop a whole cell, and one node
-that claims a late expiry end a search. A node also chooses its own id, so that one peer can occupy all places near
-a key.
+Without them (read from hivemind's source, pinned by tests) a replayed old record may shorten the life of a newer
+one, and one bad record make a reader drop a whole cell. A node also chooses its own id, so that one peer can occupy
+all places near a key.
 """
 
 import asyncio
@@ -14,25 +13,34 @@ from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.dht.postings import PostingChecker, RecordStore
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS
 from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.full.dht_gate import GatedHandlers, GatedStub
 from cosine_p2p.transport.full.dht_service import DhtService
 from cosine_p2p.transport.full.library import (
     DHTID,
     DHTLocalStorage,
-    DHTNode,
+    DHTProtocol,
     DictionaryDHTValue,
     P2PDaemonError,
     PeerID,
     ValueWithExpiration,
     dht_pb2,
+    traverse_dht,
 )
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.errors import PeerLost
 
-RPC_TIMEOUT_S: Final = 3.0  # hivemind's default.
+# hivemind's defaults.
+BUCKET_SIZE: Final = 20
+DEPTH_MODULO: Final = 5
+REPLICAS: Final = 5
+WORKERS: Final = 4
+RPC_TIMEOUT_S: Final = 3.0
+SILENT_S: Final = 5.0  # How long a node that did not answer is left out of look-ups.
 CONTROL_TIMEOUT_S: Final = 1.0  # The daemon is on this machine, and other calls wait for it.
 MIN_PATIENCE_S: Final = 0.5  # After the first answer to a ping the others have twice its time, and this.
 
@@ -68,87 +76,138 @@ def node_id_of(peer_id: Any) -> Any:
     return DHTID.generate(source=peer_id.to_base58())
 
 
-def place_by_peer_id(protocol: Any) -> None:
-    """Accept nodes only under ids derived from their peer ids, and only the nearest `bucket_size` neighbours."""
-    update, find = protocol.update_routing_table, protocol.call_find
+class DhtNode(DHTProtocol):  # type: ignore[misc]  # hivemind has no types
+    """hivemind's three calls and routing table, behind a peer gate. Created by `start`.
 
-    async def update_routing_table(node_id: Any, peer_id: Any, responded: bool = True) -> None:
-        if node_id is None or node_id == node_id_of(peer_id):
-            await update(node_id, peer_id, responded)
+    Nodes are accepted only under ids derived from their peer ids.
+    """
 
-    async def call_find(peer: Any, keys: Collection[Any]) -> Any:
-        found = await find(peer, keys)
-        return found and {key: (value, nearest(key, told)) for key, (value, told) in found.items()}
-
-    def nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
-        near = sorted(told, key=key.xor_distance)[: protocol.bucket_size]
-        return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
-
-    protocol.update_routing_table, protocol.call_find = update_routing_table, call_find
-
-
-async def start_dht(
-    p2p: Any,
-    *,
-    peers: Sequence[str],
-    checker: PostingChecker,
-    store: RecordStore,
-    client_mode: bool,
-    gate: PeerGate,
-    is_silent: Callable[[str], bool],
-) -> Any:
-    """A DHT node behind `gate` that does not dial silent peers. Raises `PeerLost` if none of `peers` answers."""
-    node = await DHTNode.create(
-        p2p=p2p,
-        node_id=node_id_of(p2p.peer_id),
-        wait_timeout=RPC_TIMEOUT_S,
-        # Its own handlers would answer before the rules below apply.
-        client_mode=True,
-        cache_locally=False,
-        cache_nearest=0,
-        cache_on_store=False,
-        cache_refresh_before_expiry=0,
-        reuse_get_requests=False,
-        # Otherwise a node that was silent for an hour is left out of look-ups for another.
-        backoff_rate=1.0,
-    )
-    protocol = node.protocol
-    place_by_peer_id(protocol)
-    protocol.storage, protocol.cache = ShownStorage(store), ShownStorage(RecordStore())
-    # The results of a look-up are checked together (`dht_cells`), not with each answer.
-    protocol._validate_dictionary = lambda key, cell: len(cell.data) <= MAX_CELL_OWNERS
-    get_stub = protocol.get_stub
-
-    def stub_of(peer: Any) -> GatedStub:
-        if is_silent(peer.to_base58()):
-            raise PeerLost(peer.to_base58(), "nothing listens at its address any more")
-        return GatedStub(get_stub(peer), peer, gate)
-
-    protocol.get_stub = stub_of
-    if not client_mode:
-        protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
-        service = DhtService(
-            protocol,
-            checker=checker,
-            store=store,
-            addresses=partial(_addresses, p2p),
-            hang_up=partial(_hang_up, p2p, gate),
+    @classmethod
+    async def start(
+        cls,
+        p2p: Any,
+        *,
+        checker: PostingChecker,
+        store: RecordStore,
+        client_mode: bool,
+        gate: PeerGate,
+        is_silent: Callable[[str], bool],
+    ) -> "DhtNode":
+        """A node that does not dial silent peers, and in client mode answers no calls."""
+        # hivemind's own handlers would answer without the rules of the service.
+        node = await cls.create(
+            p2p, node_id_of(p2p.peer_id), BUCKET_SIZE, DEPTH_MODULO, REPLICAS, RPC_TIMEOUT_S, client_mode=True
         )
-        await protocol.add_p2p_handlers(p2p, GatedHandlers(service, gate))
-    if peers:
-        await enter_dht(node, peers)
-    return node
+        node.storage = ShownStorage(store)
+        node._gate, node._is_silent = gate, is_silent
+        node.forget_silence()
+        if not client_mode:
+            node.client_mode, node.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
+            service = DhtService(
+                node,
+                checker=checker,
+                store=store,
+                addresses=partial(_addresses, p2p),
+                hang_up=partial(_hang_up, p2p, gate),
+            )
+            await node.add_p2p_handlers(p2p, GatedHandlers(service, gate))
+        return node  # type: ignore[no-any-return]
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        # The names of calls contain the class's.
+        return str(DHTProtocol._get_handle_name(namespace, method_name))
+
+    def get_stub(self, peer: Any) -> GatedStub:
+        if self._is_silent(peer.to_base58()):
+            raise PeerLost(peer.to_base58(), "nothing listens at its address any more")
+        return GatedStub(super().get_stub(peer), peer, self._gate)
+
+    async def update_routing_table(self, node_id: Any, peer_id: Any, responded: bool = True) -> None:
+        if node_id is None or node_id == node_id_of(peer_id):
+            await super().update_routing_table(node_id, peer_id, responded)
+
+    async def call_find(self, peer: Any, keys: Collection[Any]) -> Any:
+        """By key the value of a node and its nearest `BUCKET_SIZE` neighbours; None if it does not answer."""
+        found = await super().call_find(peer, keys)
+        return found and {key: (value, _nearest(key, told)) for key, (value, told) in found.items()}
+
+    def _validate_dictionary(self, key: bytes, cell: Any) -> bool:
+        # The results of a look-up are checked together (`dht_cells`), not with each answer.
+        return len(cell.data) <= MAX_CELL_OWNERS
+
+    async def find_at(self, peer: Any, keys: Collection[Any]) -> Mapping[Any, tuple[Any, Mapping[Any, Any]]]:
+        """Like `call_find`, without nodes that did not answer within `SILENT_S`; empty for one of them."""
+        loop = asyncio.get_running_loop()
+        if self._unanswered.get(peer, loop.time()):
+            return {}
+        found = await self.call_find(peer, keys)
+        if not found:
+            self._unanswered.note(peer, True, loop.time())
+            return {}
+        self._unanswered.pop(peer)
+        silent = {peer for peer, _ in self._unanswered.items(loop.time())}
+        return {
+            key: (value, {node_id: told[node_id] for node_id in told if told[node_id] not in silent})
+            for key, (value, told) in found.items()
+        }
+
+    def forget_silence(self) -> None:
+        self._unanswered = Remembered[Any, bool](MAX_KNOWN_PEERS, forgotten_s=SILENT_S)
+
+    async def enter(self, peers: Sequence[str]) -> None:
+        """Meet connected peers, by their addresses, and the neighbours in their DHT. Raises `PeerLost`."""
+        if not await self._greet({PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
+            raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
+        # A client that only reads meets its neighbours in the look-ups that follow.
+        if not self.client_mode:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RPC_TIMEOUT_S):
+                    await self._meet_neighbours()
+
+    async def _greet(self, peers: Collection[Any]) -> bool:
+        """Ping peers to fill the routing table, without waiting for dead ones; True if one answered."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        pings = {asyncio.create_task(self.call_ping(peer, validate=True, strict=False)) for peer in peers}
+        waiting, is_met, patience_s = pings, False, RPC_TIMEOUT_S
+        try:
+            while waiting and loop.time() < began_s + patience_s:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=began_s + patience_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if not is_met and any(ping.result() is not None for ping in done):
+                    is_met = True
+                    patience_s = min(RPC_TIMEOUT_S, MIN_PATIENCE_S + 2 * (loop.time() - began_s))
+        finally:
+            await end_all(pings)
+        return is_met
+
+    async def _meet_neighbours(self) -> None:
+        """Look up this node's own id: the nodes that are asked take this one into their routing tables."""
+        own = self.node_id
+        peer_ids = dict(self.routing_table.get_nearest_neighbors(own, BUCKET_SIZE, exclude=own))
+
+        async def ask(node_id: Any, keys: Collection[Any]) -> Mapping[Any, tuple[tuple[Any, ...], bool]]:
+            found = await self.find_at(peer_ids[node_id], keys)
+            for _, told in found.values():
+                peer_ids.update(told)
+            return {key: (tuple(found[key][1]) if key in found else (), False) for key in keys}
+
+        await traverse_dht(
+            [own],
+            initial_nodes=list(peer_ids),
+            beam_size=BUCKET_SIZE,
+            num_workers=WORKERS,
+            queries_per_call=1,
+            get_neighbors=ask,
+            visited_nodes={own: {own}},
+        )
 
 
-async def enter_dht(node: Any, peers: Sequence[str]) -> None:
-    """Meet connected peers, by their addresses, and the neighbours in their DHT. Raises `PeerLost`."""
-    if not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
-        raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
-    # A client that only reads meets its neighbours in the look-ups that follow.
-    if not node.protocol.client_mode:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RPC_TIMEOUT_S):
-                await node.find_nearest_nodes([node.node_id])
+def _nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
+    near = sorted(told, key=key.xor_distance)[:BUCKET_SIZE]
+    return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
 
 
 async def _addresses(p2p: Any) -> dict[str, str]:
@@ -165,22 +224,3 @@ async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
     with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             await p2p._client.disconnect(PeerID.from_base58(peer_id))
-
-
-async def _greet(node: Any, peers: Collection[Any]) -> bool:
-    """Ping peers to fill the routing table, without waiting for dead ones; True if one answered."""
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    pings = {asyncio.create_task(node.protocol.call_ping(peer, validate=True, strict=False)) for peer in peers}
-    waiting, is_met, patience_s = pings, False, RPC_TIMEOUT_S
-    try:
-        while waiting and loop.time() < began_s + patience_s:
-            done, waiting = await asyncio.wait(
-                waiting, timeout=began_s + patience_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not is_met and any(ping.result() is not None for ping in done):
-                is_met = True
-                patience_s = min(RPC_TIMEOUT_S, MIN_PATIENCE_S + 2 * (loop.time() - began_s))
-    finally:
-        await end_all(pings)
-    return is_met

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cosine_p2p.dht.cells import Placement
 from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key
@@ -29,6 +29,7 @@ from cosine_protocol.errors import PeerLost, UsageError
 if TYPE_CHECKING:
     from cosine_p2p.transport.full.daemon import Daemon
     from cosine_p2p.transport.full.dht_cells import DhtCells
+    from cosine_p2p.transport.full.dht_node import DhtNode
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,10 @@ MAX_STREAMS_EACH: Final = 64  # Streams of one peer: enough for every protocol a
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The network daemon, hivemind's DHT node on it, and the cells in the DHT."""
+    """The network daemon, the DHT node on it, and the cells in the DHT."""
 
     daemon: "Daemon"
-    dht: Any
+    dht: "DhtNode"
     cells: "DhtCells"
 
 
@@ -160,15 +161,13 @@ class HivemindTransport:
 
     async def meet(self, peer_id: str, maddrs: Sequence[str]) -> bool:
         """Enter the DHT of a neighbour in the local network; True if it was not met before. Raises `PeerLost`."""
-        from cosine_p2p.transport.full.dht_node import enter_dht
-
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
         if not await self._ways_to(running.daemon, peer_id):
             if not await is_dialable(maddrs):
                 raise PeerLost(peer_id, "nothing listens at its address")
             await running.daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
-        await enter_dht(running.dht, maddrs[:1])
+        await running.dht.enter(maddrs[:1])
         if self._met.get(peer_id):
             return False
         self._met.note(peer_id, True)
@@ -257,7 +256,7 @@ class HivemindTransport:
                         await self._note_connected_peers()
                     before_s, ahead_s = ahead_s, time.time() - elapsed_s()
                     if abs(ahead_s - before_s) > CLOCK_SET_S:
-                        # hivemind leaves silent peers out until a time of the clock, and records have its times.
+                        # Records have the clock's times.
                         logger.info("the clock of this machine was set by %+.0f s", ahead_s - before_s)
                         self._run(self._changed())
                 logger.warning("the network daemon ended with code %d; starting it again", ended.result())
@@ -417,7 +416,7 @@ class HivemindTransport:
     async def _build_once(self, peers: Sequence[str]) -> "Daemon":
         from cosine_p2p.transport.full.daemon import start_daemon
         from cosine_p2p.transport.full.dht_cells import DhtCells
-        from cosine_p2p.transport.full.dht_node import start_dht
+        from cosine_p2p.transport.full.dht_node import DhtNode
         from cosine_p2p.transport.full.library import PeerID
 
         self._is_up.clear()
@@ -429,9 +428,8 @@ class HivemindTransport:
             if self._is_private and self.config.has_ports:
                 await self._see_alike(daemon)
             async with asyncio.timeout(self.config.start_timeout_s):
-                dht = await start_dht(
+                dht = await DhtNode.start(
                     daemon.p2p,
-                    peers=peers,
                     checker=self._checker,
                     store=self._store,
                     # A node that cannot be dialled stores nothing for others.
@@ -439,6 +437,8 @@ class HivemindTransport:
                     gate=self.config.gate,
                     is_silent=lambda peer_id: self._initial is not None and self._initial.is_silent(peer_id),
                 )
+                if peers:
+                    await dht.enter(peers)
                 maddrs = await daemon.visible_maddrs()
                 for protocol in self._handlers:
                     await daemon.serve(protocol, self._accept)
@@ -501,7 +501,7 @@ class HivemindTransport:
             return
         running, peer_id = await self._up(maddr), peer_of(maddr)
         await running.daemon.connect(peer_id, (maddr,), self.config.dial_timeout_s)
-        await running.dht.protocol.call_ping(PeerID.from_base58(peer_id))
+        await running.dht.call_ping(PeerID.from_base58(peer_id))
 
     def _closed(self, stream: SocketStream) -> None:
         self._streams.discard(stream)

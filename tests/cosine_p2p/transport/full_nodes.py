@@ -64,8 +64,10 @@ class Swarm:
 
     async def stranger(self, *, joins: bool = True, **options: Any) -> Any:
         """A DHT node of hivemind without our rules."""
+        from hivemind.dht.node import DHTNode
+
         from cosine_p2p.transport.full.dht_node import node_id_of
-        from cosine_p2p.transport.full.library import P2P, DHTNode
+        from cosine_p2p.transport.full.library import P2P
 
         peers = list(self.boot)
         p2p = await P2P.create(

@@ -1,6 +1,5 @@
-"""p2pd: errors, cancelled calls, and folders of dead daemons."""
+"""p2pd: errors, and folders of dead daemons."""
 
-import asyncio
 import os
 import socket
 import stat
@@ -8,75 +7,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
-from cosine_p2p.transport.full.daemon import mend_calls, plain_reason
+from cosine_p2p.transport.full.daemon import plain_reason
 from cosine_p2p.transport.full.sockets import make_socket_folder, sweep_socket_folders
-from tests.scenes import in_real_time
-
-
-def answer(call_id: UUID, **fields: Any) -> bytes:
-    from cosine_p2p.transport.full.library import p2pd_pb2
-
-    message = p2pd_pb2.PersistentConnectionResponse(callId=call_id.bytes, **fields).SerializeToString()
-    assert len(message) < 128
-    return bytes([len(message)]) + bytes(message)
-
-
-def mended() -> Any:
-    from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
-
-    control = ControlClient(None, _initialized_with_create=True)
-    mend_calls(control)
-    return control
-
-
-@in_real_time
-async def test_an_answer_to_a_call_given_up_does_not_end_the_reading_of_answers() -> None:
-    from cosine_p2p.transport.full.library import p2pd_pb2
-
-    control = mended()
-    given_up, waiting = uuid4(), uuid4()
-    for call_id in (given_up, waiting):
-        control._pending_calls[call_id] = asyncio.Future()
-    control._pending_calls[given_up].cancel()
-    reader = asyncio.StreamReader()
-    reader.feed_data(answer(given_up, callUnaryResponse=p2pd_pb2.CallUnaryResponse(response=b"late")))
-    reader.feed_data(answer(waiting, callUnaryResponse=p2pd_pb2.CallUnaryResponse(response=b"in time")))
-    reader.feed_eof()
-    await control._read_from_persistent_conn(reader)
-    assert await control._pending_calls[waiting] == b"in time"
-
-
-@in_real_time
-async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
-    from cosine_p2p.transport.full.library import PeerID, p2pd_pb2
-
-    control, begun = mended(), asyncio.Event()
-
-    async def wait_for_ever(data: bytes, peer_id: Any) -> bytes:
-        begun.set()
-        await asyncio.Future()
-        return b""
-
-    control.unary_handlers["find"] = wait_for_ever
-    caller = PeerID.from_base58("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
-    request = p2pd_pb2.CallUnaryRequest(peer=caller.to_bytes(), proto="find", data=b"")
-    call_id = uuid4()
-    reader = asyncio.StreamReader()
-    reading = asyncio.ensure_future(control._read_from_persistent_conn(reader))
-    reader.feed_data(answer(call_id, requestHandling=request))
-    await begun.wait()
-    (handling,) = control._handler_tasks.values()
-    reader.feed_data(answer(call_id, cancel=p2pd_pb2.Cancel()))
-    reader.feed_eof()
-    await reading
-    await asyncio.wait([handling])
-    await asyncio.sleep(0)
-    assert handling.cancelled() and not control._handler_tasks
 
 
 @pytest.fixture

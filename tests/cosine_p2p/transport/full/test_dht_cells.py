@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Collection
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import ShownStorage, node_id_of
-from cosine_p2p.transport.full.library import DHTNode, DictionaryDHTValue, PeerID, RoutingTable, ValueWithExpiration
+from cosine_p2p.transport.full.library import DictionaryDHTValue, PeerID, RoutingTable, ValueWithExpiration
 from cosine_protocol.discover import MAX_CELL_OWNERS
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
@@ -17,11 +16,6 @@ from tests.scenes import in_virtual_time
 
 ROOT = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
 OPENER = RecordOpener()
-
-
-class Blacklist(set[Any]):
-    register_failure = set.add
-    register_success = set.discard
 
 
 def sealed(number: int, *, sequence: int = 1, lifetime_s: float = 300.0) -> tuple[str, bytes, float]:
@@ -76,21 +70,15 @@ class Dht:
             )
             return [other.store.put(key, posting, now_s)]
 
-        protocol = SimpleNamespace(
+        running: Any = SimpleNamespace(
+            node_id=node.node_id,
+            p2p=SimpleNamespace(peer_id=node.peer_id),
             routing_table=node.table,
-            bucket_size=20,
             client_mode=client_mode,
             call_find=call_find,
+            find_at=call_find,
             call_store=call_store,
         )
-        running = SimpleNamespace(
-            protocol=protocol,
-            node_id=node.node_id,
-            peer_id=node.peer_id,
-            blacklist=Blacklist(),
-        )
-        running._filter_blacklisted = partial(DHTNode._filter_blacklisted, running)
-        running._call_find_with_blacklist = partial(DHTNode._call_find_with_blacklist, running)
         return DhtCells(running, checker=node.checker, store=node.store, anchors=())
 
 

@@ -84,4 +84,4 @@ async def test_a_stranger_gets_nothing_from_any_call_of_the_dht(made: Swarm, pri
         with pytest.raises(Exception, match=rf"^NotAMember\('{reason}'\)$"):
             await call(request, timeout=5.0)
     # It is not in the routing table either.
-    assert not dht_of(node).protocol.routing_table.uid_to_peer_id
+    assert not dht_of(node).routing_table.uid_to_peer_id
