@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 from cosine_protocol import fields as f
-from cosine_protocol import stream
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.draft import CommittedTokens
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.identity import Signed, SignedField, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stage import MAX_NAMED_STAGES
+from cosine_protocol.stream import StreamMessage
 from cosine_protocol.verify import Likelihood, Likelihoods, Transcript, told_digest
 
 AUDIT: Final = "/cosine/audit/1.0.0"
@@ -19,7 +19,7 @@ MAX_AUDIT_FINDINGS: Final = 64  # Bounds a verdict; one large difference is enou
 MAX_SCORE_GAP: Final = 1e6  # Stands for infinity.
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(80)
 class AskAudit:
     """Ask whether the auditor would have committed these tokens, which `author` signed in `transcript`."""
 
@@ -66,7 +66,7 @@ class AuditVerdict:
     stages: Annotated[tuple[str, ...] | None, f.Added(f.peer_ids(MAX_NAMED_STAGES))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(81)
 class Audited:
     """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
 
@@ -75,8 +75,7 @@ class Audited:
     signature: f.Signature
 
 
-AuditMessage = AskAudit | Audited
-MESSAGES: Final = stream.MESSAGES | {80: AskAudit, 81: Audited}
+AuditMessage = StreamMessage | AskAudit | Audited
 
 
 def open_claim(claim: AskAudit) -> Transcript:

@@ -5,16 +5,14 @@ A frame is a 4-byte big-endian length and a msgpack array `[tag, fields...]`.
 
 import struct
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 from cosine_protocol import audit, discover, draft, stage, verify, weights
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import MAX_FRAME_BYTES, encode_body, unpack_array, unpack_fields
-from cosine_protocol.stream import StreamMessage
+from cosine_protocol.fields import MAX_FRAME_BYTES, TAG_OF, encode_body, unpack_array, unpack_fields
 
 Message = (
-    StreamMessage
-    | verify.VerifyMessage
+    verify.VerifyMessage
     | draft.DraftMessage
     | discover.DiscoverMessage
     | discover.StatusMessage
@@ -22,24 +20,19 @@ Message = (
     | stage.StageMessage
     | weights.WeightsMessage
 )
-
 MESSAGES: Final = MappingProxyType(
     {
-        verify.VERIFY: verify.MESSAGES,
-        draft.DRAFT: draft.MESSAGES,
-        discover.DISCOVER: discover.MESSAGES,
-        discover.STATUS: discover.STATUS_MESSAGES,
-        audit.AUDIT: audit.MESSAGES,
-        stage.STAGE: stage.MESSAGES,
-        weights.WEIGHTS: weights.MESSAGES,
+        verify.VERIFY: get_args(verify.VerifyMessage),
+        draft.DRAFT: get_args(draft.DraftMessage),
+        discover.DISCOVER: get_args(discover.DiscoverMessage),
+        discover.STATUS: get_args(discover.StatusMessage),
+        audit.AUDIT: get_args(audit.AuditMessage),
+        stage.STAGE: get_args(stage.StageMessage),
+        weights.WEIGHTS: get_args(weights.WeightsMessage),
     }
 )
-"""The messages of each protocol by their tags. A tag never changes its meaning."""
-
-TAGS: Final[MappingProxyType[int, type]] = MappingProxyType(
-    dict(sorted({tag: cls for messages in MESSAGES.values() for tag, cls in messages.items()}.items()))
-)
-TAG_OF: Final = MappingProxyType({cls: tag for tag, cls in TAGS.items()})
+"""The messages of each protocol."""
+TAGS: Final[MappingProxyType[int, type]] = MappingProxyType({TAG_OF[cls]: cls for cls in get_args(Message)})
 
 _LENGTH = struct.Struct(">I")
 HEADER_BYTES = _LENGTH.size  # The length before each frame's body.
@@ -47,7 +40,7 @@ HEADER_BYTES = _LENGTH.size  # The length before each frame's body.
 
 def check_allowed(protocol: str, message: Message) -> None:
     """Raises `MalformedMessage` for a message that does not belong on this protocol."""
-    if TAG_OF[type(message)] not in MESSAGES[protocol]:
+    if type(message) not in MESSAGES[protocol]:
         raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
 
 

@@ -1,11 +1,10 @@
 """`/cosine/discover` and `/cosine/status`: records of peers, tokenizer files, and the status of a node."""
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cosine_protocol import fields as f
-from cosine_protocol import stream
 from cosine_protocol.records import MAX_RECORD_BYTES, NetworkCoordinate
+from cosine_protocol.stream import StreamMessage
 
 DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
@@ -16,19 +15,19 @@ MAX_FIND_KEYS: Final = 8
 answers of up to 3.9 MiB (measured)."""
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(48)
 class AskRecords:
     number: f.Number
     key: f.Name
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(49)
 class Records:
     number: f.Number
     records: Annotated[tuple[bytes, ...], f.Items(f.Bytes(MAX_RECORD_BYTES), MAX_CELL_OWNERS)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(50)
 class AskFile:
     """Ask for a piece of a tokenizer file by tokenizer digest. `compresses` allows compression."""
 
@@ -39,7 +38,7 @@ class AskFile:
     compresses: Annotated[bool | None, f.Added(f.Flag())] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(51)
 class FilePiece:
     """At most `MAX_CHUNK_BYTES` of a file, perhaps as zlib (RFC 1950). `total_bytes` is its size, 0 if missing."""
 
@@ -49,12 +48,12 @@ class FilePiece:
     is_compressed: Annotated[bool | None, f.Added(f.Flag())] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(64)
 class AskStatus:
     number: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(65)
 class Status:
     """The status of a node. A drafter contributed `accepted` of `text_tokens`."""
 
@@ -68,7 +67,5 @@ class Status:
     text_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_REQUEST_NUMBER))] = None
 
 
-DiscoverMessage = AskRecords | Records | AskFile | FilePiece
-MESSAGES: Final = stream.MESSAGES | {48: AskRecords, 49: Records, 50: AskFile, 51: FilePiece}
-StatusMessage = AskStatus | Status
-STATUS_MESSAGES: Final = stream.MESSAGES | {64: AskStatus, 65: Status}
+DiscoverMessage = StreamMessage | AskRecords | Records | AskFile | FilePiece
+StatusMessage = StreamMessage | AskStatus | Status

@@ -10,7 +10,7 @@ from cosine_protocol import stream
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.identity import Signed, SignedField, open_signed
 from cosine_protocol.request import Request
-from cosine_protocol.stream import MAX_AUTHORS
+from cosine_protocol.stream import MAX_AUTHORS, StreamMessage
 
 DRAFT: Final = "/cosine/draft/2.0.0"
 
@@ -101,7 +101,7 @@ class Mandate:
     shown: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(32)
 class Start:
     """Ask a drafter to follow a request. A delegate needs the client's mandate.
 
@@ -117,7 +117,7 @@ class Start:
     shares_feedback: Annotated[bool | None, f.Added(f.Flag())] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(33)
 class Started:
     """The drafter accepts. `prompt_nll` is its mean negative log-likelihood of the prompt, in nats per token."""
 
@@ -126,7 +126,7 @@ class Started:
     token_us: f.Microseconds
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(34)
 class Assign:
     """Draft below `base`, at most `depth` tokens deep, with `width` nodes per pass.
 
@@ -156,7 +156,7 @@ class Draft:
     nodes: NodeBlock
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(35)
 class Fragment:
     """A signed part of a draft tree. `body` decodes to a `Draft`."""
 
@@ -164,14 +164,14 @@ class Fragment:
     signature: f.Signature
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(36)
 class Advance:
     number: f.Number
     position: f.Position
     tokens: CommitTokens
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(37)
 class Busy:
     number: f.Number
     retry_after_s: Annotated[float, stream.RETRY_AFTER]
@@ -185,7 +185,7 @@ class ReleaseReason(IntEnum):
     NOTHING_NEW = 4
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(38)
 class Release:
     """End drafting: `accepted` of `text_tokens` were the drafter's. Repeated at the end of the request."""
 
@@ -195,17 +195,7 @@ class Release:
     reason: Annotated[int | None, f.Added(f.Whole(max(ReleaseReason)))] = None
 
 
-DraftMessage = Start | Started | Assign | Fragment | Advance | Busy | Release | stream.Final
-MESSAGES: Final = stream.MESSAGES | {
-    5: stream.Final,
-    32: Start,
-    33: Started,
-    34: Assign,
-    35: Fragment,
-    36: Advance,
-    37: Busy,
-    38: Release,
-}
+DraftMessage = StreamMessage | Start | Started | Assign | Fragment | Advance | Busy | Release | stream.Final
 
 
 def open_mandate(signed: Signed[Mandate], *, client: str, d_0: bytes, delegate: str, now_s: float) -> Mandate:

@@ -9,17 +9,17 @@ need, usually less than half. Messages at their bounds fit into a frame. Raising
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform, get_type_hints
 
 import msgpack
 
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 
-_BODY = TypeVar("_BODY")
+_T = TypeVar("_T")
 
 MAX_FRAME_BYTES: Final = 1 << 20  # Bounds memory, a frame a stream; an `Open` of the longest prompt fits.
 MAX_CHUNK_BYTES: Final = MAX_FRAME_BYTES // 4  # Lets other messages pass between two pieces.
@@ -202,6 +202,22 @@ def peer_ids(high: int) -> Items:
     return Items(Text(MAX_PEER_ID_BYTES), high)
 
 
+TAG_OF: Final[dict[type, int]] = {}
+"""The tags of all messages. A tag never changes its meaning."""
+
+
+@dataclass_transform(frozen_default=True)
+def message(tag: int, *, kw_only: bool = False) -> Callable[[type[_T]], type[_T]]:
+    """Declare a message: a frozen dataclass with a tag on the wire."""
+
+    def declare(cls: type[_T]) -> type[_T]:
+        declared = dataclass(frozen=True, slots=True, kw_only=kw_only)(cls)
+        TAG_OF[declared] = tag
+        return declared
+
+    return declare
+
+
 @cache
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """The (name, kind) of every field of a message class, in wire order."""
@@ -274,7 +290,7 @@ def _wire_values(message: Any) -> tuple[list[object], list[object]]:
 
 
 def encode_body(body: Any, *tag: int) -> bytes:
-    """The array of a tag, if given, and the fields of a dataclass. Raises `LocalProtocolError` out of bounds."""
+    """The array of a tag, if given, and a dataclass's fields. Raises `LocalProtocolError` for one out of bounds."""
     name = type(body).__name__
     try:
         values = [*tag, *pack_fields(body)]
@@ -286,9 +302,9 @@ def encode_body(body: Any, *tag: int) -> bytes:
         raise LocalProtocolError(f"{name} cannot be encoded: {error}") from None
 
 
-def decode_body(cls: type[_BODY], data: bytes) -> _BODY:
+def decode_body(cls: type[_T], data: bytes) -> _T:
     """The inverse of `encode_body`; trailing fields are ignored. Raises `MalformedMessage`."""
-    return cast(_BODY, unpack_fields(cls, unpack_array(data)))
+    return cast(_T, unpack_fields(cls, unpack_array(data)))
 
 
 def unpack_array(data: bytes) -> object:

@@ -59,7 +59,7 @@ class Revocations:
     revoked: Annotated[tuple[Revocation, ...], f.Items(f.Struct(Revocation), MAX_REVOKED)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(96)
 class Member:
     """Sent before the hello between members: a signed `Certificate`, and the newest known sequence, or 0."""
 
@@ -67,7 +67,7 @@ class Member:
     revocations: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(97)
 class Revoked:
     """Sent after `Member` to a peer with an older list: encoded signed `Revocations`."""
 

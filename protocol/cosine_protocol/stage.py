@@ -6,10 +6,10 @@ from enum import IntEnum
 from typing import Annotated, Final
 
 from cosine_protocol import fields as f
-from cosine_protocol import stream
 from cosine_protocol.draft import MAX_TREE_NODES
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.request import Sampling
+from cosine_protocol.stream import StreamMessage
 
 STAGE: Final = "/cosine/stage/1.0.0"
 
@@ -98,7 +98,7 @@ NamedNodes = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), M
 PoolTokens = Annotated[int, f.Whole(MAX_POOL_TOKENS, 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@f.message(112, kw_only=True)
 class Join:
     """A head asks a stage to hold the layers from `first_layer` to before `end_layer` in a chain.
 
@@ -122,21 +122,21 @@ class Join:
     addresses: f.Addresses
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(113)
 class Joined:
     """The stage is ready and connected to the next one."""
 
     chain: ChainId
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(114)
 class Follow:
     """A stage tells the next one that this stream carries the operations of a chain."""
 
     chain: ChainId
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(115)
 class OpenSequence:
     """Open a sequence with the next number. Sequences of one `scope` share prefixes."""
 
@@ -146,7 +146,7 @@ class OpenSequence:
     scope: Annotated[str | None, f.Maybe(f.Text(f.MAX_NAME_BYTES))]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(116)
 class ReusePrefix:
     """Let an empty sequence reuse the cached prefix of these tokens, except the last one."""
 
@@ -154,7 +154,7 @@ class ReusePrefix:
     tokens: Annotated[tuple[int, ...], f.token_ids(f.MAX_PROMPT_TOKENS)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(117)
 class ReserveRoom:
     """Reserve room for more tokens in a sequence."""
 
@@ -178,7 +178,7 @@ class FedRow:
     wants_nll: Annotated[bool, f.Flag()]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(118)
 class FeedPass:
     """A pass over rows. `activation_bytes` follow in consecutive `Activations`.
 
@@ -190,14 +190,14 @@ class FeedPass:
     activation_bytes: Annotated[int, f.Whole(MAX_ACTIVATION_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(119)
 class Activations:
     """The next `MAX_PART_BYTES`, or the rest, of the activations of the last feed."""
 
     data: Annotated[bytes, f.Bytes(MAX_PART_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(120)
 class KeepPath:
     """Make a path of nodes part of a sequence's prefix."""
 
@@ -205,13 +205,13 @@ class KeepPath:
     path: NamedNodes
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(121)
 class PruneNodes:
     sequence: f.Number
     nodes: NamedNodes
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(122)
 class ReleaseSequence:
     sequence: f.Number
 
@@ -247,7 +247,7 @@ class RowAnswer:
     nll: Annotated[float | None, f.Maybe(f.Real(1e6))]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(123)
 class Results:
     """The last stage's answer to a feed, with one element per row."""
 
@@ -264,7 +264,7 @@ class FeedPart:
     tokens: Annotated[int, f.Whole(MAX_FEED_TOKENS, 1)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(124)
 class Probe:
     """A head asks a stage for its inputs and outputs in parts of computed feeds.
 
@@ -289,14 +289,14 @@ class PartTrace:
     left: TokenProjections
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(125)
 class Probed:
     """The answer to a probe, with one trace per part."""
 
     parts: Annotated[tuple[PartTrace, ...], f.Items(f.Struct(PartTrace), MAX_PROBE_PARTS)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(126)
 class Passed:
     """A stage has forwarded or answered a feed after `held_us`.
 
@@ -311,22 +311,7 @@ class Passed:
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
-StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed
-
-MESSAGES: Final = stream.MESSAGES | {
-    112: Join,
-    113: Joined,
-    114: Follow,
-    115: OpenSequence,
-    116: ReusePrefix,
-    117: ReserveRoom,
-    118: FeedPass,
-    119: Activations,
-    120: KeepPath,
-    121: PruneNodes,
-    122: ReleaseSequence,
-    123: Results,
-    124: Probe,
-    125: Probed,
-    126: Passed,
-}
+StageMessage = (
+    StreamMessage | Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed
+    | Passed
+)  # fmt: skip

@@ -20,7 +20,7 @@ CONSTRAINTS = "constraint"
 LOGPROBS = "logprobs"
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(1)
 class Hello:
     """The first message on every stream, in both directions."""
 
@@ -29,7 +29,7 @@ class Hello:
     agent: f.Name
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(2)
 class Ping:
     """Heartbeat. The counts of passes and of fed prompt tokens distinguish a busy peer from a stalled one."""
 
@@ -38,12 +38,12 @@ class Ping:
     prefill_tokens: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(3)
 class Pong:
     number: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(4)
 class Error:
     """A failure of one request, or of the stream if `number` is 0."""
 
@@ -73,7 +73,7 @@ class Account:
     accepted: Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_NEW_TOKENS), MAX_AUTHORS)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(5)
 class Final:
     """The signed end of a request. `body` decodes to an `Account`."""
 
@@ -82,7 +82,6 @@ class Final:
 
 
 StreamMessage = Hello | Ping | Pong | Error | Member | Revoked
-MESSAGES: dict[int, type] = {1: Hello, 2: Ping, 3: Pong, 4: Error, 96: Member, 97: Revoked}
 
 
 def features_of(request: Request) -> frozenset[str]:

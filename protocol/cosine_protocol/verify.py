@@ -27,7 +27,7 @@ from cosine_protocol.draft import (
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.identity import Signed, SignedField
 from cosine_protocol.request import MAX_TOP_LOGPROBS, Request
-from cosine_protocol.stream import MAX_AUTHORS
+from cosine_protocol.stream import MAX_AUTHORS, StreamMessage
 
 VERIFY: Final = "/cosine/verify/2.0.0"
 
@@ -94,7 +94,7 @@ class Pacing(IntEnum):
     PLAIN = 1
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(16)
 class Open:
     """Ask a verifier to continue after `committed`. Requests of one `cache_scope` share cached prefixes.
 
@@ -110,7 +110,7 @@ class Open:
     prediction: Annotated[tuple[int, ...] | None, f.Added(f.token_ids(MAX_PREDICTION_TOKENS))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(17)
 class Opened:
     """The verifier accepts. `pass_us` is for one token; drafts pay above an acceptance of `break_even` permille."""
 
@@ -119,7 +119,7 @@ class Opened:
     break_even: Annotated[int | None, f.Added(f.Whole(1000))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(18)
 class Tree:
     """Draft nodes for the live tree. `authors[i]` is 1 + the index in `Open.authors` of node i's author."""
 
@@ -140,7 +140,7 @@ class PassStats:
     cached_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_PROMPT_TOKENS))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(21)
 class Commit:
     """Output tokens from `position` on, and the digest after them.
 
@@ -157,7 +157,7 @@ class Commit:
     likelihoods: Annotated[Likelihoods | None, f.Added(f.Items(f.Struct(Likelihood), MAX_COMMIT_TOKENS))] = None
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(28)
 class PromptLikelihoods:
     """The likelihoods of the prompt tokens from index `position` on."""
 
@@ -166,12 +166,12 @@ class PromptLikelihoods:
     likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), MAX_TOLD_TOKENS)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(22)
 class Cancel:
     number: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(23)
 class Delegate:
     """The client asks the verifier to coordinate the drafters in `Open.authors`."""
 
@@ -179,7 +179,7 @@ class Delegate:
     mandate: Annotated[Signed[Mandate], SignedField(Mandate)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(24)
 class Declined:
     """The verifier does not coordinate the request, but goes on serving it."""
 
@@ -187,14 +187,14 @@ class Declined:
     message: f.Sentence
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(25)
 class Revoke:
     """The client ends the coordination by the verifier."""
 
     number: f.Number
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(26)
 class Credit:
     """Proof of an accepted draft: `body` decodes to a `Draft` signed by that author."""
 
@@ -204,7 +204,7 @@ class Credit:
     signature: f.Signature
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(27)
 class Report:
     """A delegate's decision about a drafter of `nodes` (author 0: their total); `offered` tokens had drafts."""
 
@@ -217,23 +217,9 @@ class Report:
 
 
 VerifyMessage = (
-    Open | Opened | Tree | Commit | Cancel | Delegate | Declined | Revoke | Credit | Report | PromptLikelihoods
-    | stream.Final
+    StreamMessage | Open | Opened | Tree | Commit | PromptLikelihoods | Cancel | Delegate | Declined | Revoke
+    | Credit | Report | stream.Final
 )  # fmt: skip
-MESSAGES: Final = stream.MESSAGES | {
-    5: stream.Final,
-    16: Open,
-    17: Opened,
-    18: Tree,
-    21: Commit,
-    22: Cancel,
-    23: Delegate,
-    24: Declined,
-    25: Revoke,
-    26: Credit,
-    27: Report,
-    28: PromptLikelihoods,
-}
 
 
 def is_transcript_due(*, before: int, after: int, has_ended: bool) -> bool:

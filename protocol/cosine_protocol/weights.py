@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Annotated, Final
 
 from cosine_protocol import fields as f
-from cosine_protocol import stream
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.stream import StreamMessage
 
 WEIGHTS: Final = "/cosine/weights/1.0.0"
 
@@ -106,7 +106,7 @@ class WeightKind(IntEnum):
     TENSOR = 4
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(128)
 class AskWeights:
     """Ask for bytes of a model from `offset` on. `index` is the row in the manifest, or 0."""
 
@@ -117,7 +117,7 @@ class AskWeights:
     offset: Annotated[int, f.Whole(MAX_TENSOR_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@f.message(129)
 class WeightBytes:
     """At most `MAX_CHUNK_BYTES` from the offset on, and the total size."""
 
@@ -126,5 +126,4 @@ class WeightBytes:
     data: Annotated[bytes, f.Bytes(f.MAX_CHUNK_BYTES)]
 
 
-WeightsMessage = AskWeights | WeightBytes
-MESSAGES: Final = stream.MESSAGES | {128: AskWeights, 129: WeightBytes}
+WeightsMessage = StreamMessage | AskWeights | WeightBytes

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cosine_protocol.codec import TAG_OF, Message, encode, encode_frame
-from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Struct, unpack_fields, wire_fields_of
+from cosine_protocol.codec import Message, encode, encode_frame
+from cosine_protocol.fields import TAG_OF, Bytes, Items, Kind, Maybe, Struct, unpack_fields, wire_fields_of
 from cosine_protocol.identity import Signed, SignedBody, SignedField
 
 _T = TypeVar("_T")
