@@ -28,7 +28,7 @@ class AskAudit:
     tokens: CommittedTokens
     author: f.PeerId
     transcript: Annotated[Signed[Transcript], SignedField(Transcript)]
-    likelihoods: Annotated[Likelihoods | None, f.Added(f.Items(f.Struct(Likelihood), f.MAX_PROMPT_TOKENS))] = None
+    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), f.MAX_PROMPT_TOKENS)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class AuditVerdict:
     near_ties: f.Position
     different: f.Position
     findings: Annotated[tuple[AuditFinding, ...], f.Items(f.Struct(AuditFinding), MAX_AUDIT_FINDINGS)]
-    widest_gap: Annotated[float | None, f.Added(f.Real(MAX_SCORE_GAP))] = None
-    mean_gap: Annotated[float | None, f.Added(f.Real(MAX_SCORE_GAP, -MAX_SCORE_GAP))] = None
-    stages: Annotated[tuple[str, ...] | None, f.Added(f.peer_ids(MAX_NAMED_STAGES))] = None
+    widest_gap: Annotated[float, f.Real(MAX_SCORE_GAP)] | None = None
+    mean_gap: Annotated[float, f.Real(MAX_SCORE_GAP, -MAX_SCORE_GAP)] | None = None
+    stages: Annotated[tuple[str, ...], f.peer_ids(MAX_NAMED_STAGES)] | None = None
 
 
 @f.message(81)

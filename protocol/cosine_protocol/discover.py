@@ -35,7 +35,7 @@ class AskFile:
     tokenizer_digest: f.ContentDigest
     name: f.Name
     offset: Annotated[int, f.Whole(f.MAX_FILE_BYTES)]
-    compresses: Annotated[bool | None, f.Added(f.Flag())] = None
+    compresses: bool | None = None
 
 
 @f.message(51)
@@ -45,7 +45,7 @@ class FilePiece:
     number: f.Number
     total_bytes: Annotated[int, f.Whole(f.MAX_FILE_BYTES)]
     data: Annotated[bytes, f.Bytes(f.MAX_CHUNK_BYTES)]
-    is_compressed: Annotated[bool | None, f.Added(f.Flag())] = None
+    is_compressed: bool | None = None
 
 
 @f.message(64)
@@ -62,9 +62,9 @@ class Status:
     requests: Annotated[int, f.Whole(1 << 20)]
     steps: f.Number
     uptime_s: Annotated[float, f.Real(1e12)]
-    coordinate: Annotated[NetworkCoordinate | None, f.Added(f.Struct(NetworkCoordinate))] = None
-    accepted: Annotated[int | None, f.Added(f.Whole(f.MAX_REQUEST_NUMBER))] = None
-    text_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_REQUEST_NUMBER))] = None
+    coordinate: NetworkCoordinate | None = None
+    accepted: f.Number | None = None
+    text_tokens: f.Number | None = None
 
 
 DiscoverMessage = StreamMessage | AskRecords | Records | AskFile | FilePiece

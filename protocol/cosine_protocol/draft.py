@@ -95,10 +95,10 @@ class Mandate:
     most_tokens: f.Position
     issued_at_s: f.Seconds
     lifetime_s: Annotated[float, f.Real(MAX_MANDATE_S)]
-    prompt_window_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_PROMPT_TOKENS, 1))] = None
-    shares_feedback: Annotated[bool | None, f.Added(f.Flag())] = None
-    pupil: Annotated[str | None, f.Added(f.Text(f.MAX_PEER_ID_BYTES))] = None
-    shown: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
+    prompt_window_tokens: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS, 1)] | None = None
+    shares_feedback: bool | None = None
+    pupil: f.PeerId | None = None
+    shown: f.Digest | None = None
 
 
 @f.message(32)
@@ -112,9 +112,9 @@ class Start:
     number: f.Number
     request: Request
     committed: CommittedTokens
-    mandate: Annotated[Signed[Mandate] | None, f.Added(SignedField(Mandate))] = None
-    d_0: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
-    shares_feedback: Annotated[bool | None, f.Added(f.Flag())] = None
+    mandate: Annotated[Signed[Mandate], SignedField(Mandate)] | None = None
+    d_0: f.Digest | None = None
+    shares_feedback: bool | None = None
 
 
 @f.message(33)
@@ -139,7 +139,7 @@ class Assign:
     depth: Annotated[int, f.Whole(MAX_TREE_DEPTH, 1)]
     width: Annotated[int, f.Whole(MAX_TREE_NODES, 1)]
     window: Annotated[int, f.Whole(MAX_WINDOW_NODES, 1)]
-    rarity: Annotated[int | None, f.Added(f.Whole(MAX_RARITY, 1))] = None
+    rarity: Annotated[int, f.Whole(MAX_RARITY, 1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,9 @@ class Release:
     """End drafting: `accepted` of `text_tokens` were the drafter's. Repeated at the end of the request."""
 
     number: f.Number
-    accepted: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
-    text_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
-    reason: Annotated[int | None, f.Added(f.Whole(max(ReleaseReason)))] = None
+    accepted: f.Position | None = None
+    text_tokens: f.Position | None = None
+    reason: Annotated[int, f.Whole(max(ReleaseReason))] | None = None
 
 
 DraftMessage = StreamMessage | Start | Started | Assign | Fragment | Advance | Busy | Release | stream.Final

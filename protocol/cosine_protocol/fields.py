@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 import msgpack
 
@@ -220,12 +221,21 @@ def message(tag: int, *, kw_only: bool = False) -> Callable[[type[_T]], type[_T]
 
 @cache
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
-    """The (name, kind) of every field of a message class, in wire order."""
+    """The (name, kind) of every field of a message class, in wire order.
+
+    A field that may be None is an `Added` one if that is its default, else a `Maybe`.
+    """
     hints = get_type_hints(cls, include_extras=True)
-    return tuple((field.name, _kind_of(hints[field.name])) for field in dataclasses.fields(cls))
+    return tuple(
+        (field.name, _kind_of(hints[field.name], is_added=field.default is None))
+        for field in dataclasses.fields(cls)
+    )
 
 
-def _kind_of(hint: Any) -> Kind:
+def _kind_of(hint: Any, *, is_added: bool = False) -> Kind:
+    if NoneType in get_args(hint):
+        (of,) = (each for each in get_args(hint) if each is not NoneType)
+        return Added(_kind_of(of)) if is_added else Maybe(_kind_of(of))
     if hint is bool:
         return Flag()
     if isinstance(hint, type):

@@ -41,7 +41,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """The options in a target's generation config. None if unset; `not_honoured` are unsupported ones."""
+    """The options in a target's generation config. None if unset, which is sent; `not_honoured` are unsupported."""
 
     do_sample: bool = False
     temperature: Annotated[float | None, f.Maybe(f.Real(MAX_TEMPERATURE))] = None
@@ -62,7 +62,7 @@ class TargetFacts:
     content_digest: f.ContentDigest
     tokenizer_digest: f.ContentDigest
     eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
-    generation_defaults: Annotated[GenerationDefaults | None, f.Added(f.Struct(GenerationDefaults))] = None
+    generation_defaults: GenerationDefaults | None = None
 
     def digest(self) -> bytes:
         """The target digest: SHA-256 of a mark and the encoded facts (docs/protocol.md, section 10)."""
@@ -149,13 +149,13 @@ class NodeRecord:
     sequence: f.Number
     issued_at_s: f.Seconds
     lifetime_s: Annotated[float, f.Real(MAX_RECORD_TTL_S)]
-    generation_defaults: Annotated[GenerationDefaults | None, f.Added(f.Struct(GenerationDefaults))] = None
-    certificate: Annotated[bytes | None, f.Added(f.Bytes(MAX_CERTIFICATE_BYTES))] = None
-    coordinate: Annotated[NetworkCoordinate | None, f.Added(f.Struct(NetworkCoordinate))] = None
-    stage: Annotated[StageOffer | None, f.Added(f.Struct(StageOffer))] = None
-    learns: Annotated[bool | None, f.Added(f.Flag())] = None
-    stages: Annotated[tuple[str, ...] | None, f.Added(f.peer_ids(MAX_NAMED_STAGES))] = None
-    four_tokens_permille: Annotated[int | None, f.Added(f.Whole(100_000, 1))] = None
+    generation_defaults: GenerationDefaults | None = None
+    certificate: Annotated[bytes, f.Bytes(MAX_CERTIFICATE_BYTES)] | None = None
+    coordinate: NetworkCoordinate | None = None
+    stage: StageOffer | None = None
+    learns: bool | None = None
+    stages: Annotated[tuple[str, ...], f.peer_ids(MAX_NAMED_STAGES)] | None = None
+    four_tokens_permille: Annotated[int, f.Whole(100_000, 1)] | None = None
 
     @property
     def facts(self) -> TargetFacts:

@@ -103,8 +103,8 @@ class Sampling:
     min_p: Annotated[float, f.Real(1.0)] = 0.0
     repetition_penalty: Annotated[float, f.Real(MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY)] = 1.0
     seed: Annotated[int, f.Whole(MAX_SEED)] = 0
-    shaping: Annotated[Shaping | None, f.Added(f.Struct(Shaping))] = None
-    constraint: Annotated[Constraint | None, f.Added(f.Struct(Constraint))] = None
+    shaping: Shaping | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -167,4 +167,4 @@ class Request:
     client: f.PeerId
     nonce: Annotated[bytes, f.exactly(NONCE_BYTES)]
     max_new_tokens: Annotated[int, f.Whole(f.MAX_NEW_TOKENS, 1)]
-    logprobs: Annotated[AskedLogprobs | None, f.Added(f.Struct(AskedLogprobs))] = None
+    logprobs: AskedLogprobs | None = None

@@ -114,11 +114,11 @@ class Join:
     end_layer: Annotated[int, f.Whole(MAX_LAYERS, 1)]
     layers: Annotated[int, f.Whole(MAX_LAYERS, 1)]
     pool_tokens: PoolTokens
-    window_pool_tokens: Annotated[int | None, f.Maybe(f.Whole(MAX_POOL_TOKENS, 1))]
-    window_tokens: Annotated[int | None, f.Maybe(f.Whole(MAX_POOL_TOKENS, 1))]
+    window_pool_tokens: Annotated[int, f.Whole(MAX_POOL_TOKENS, 1)] | None
+    window_tokens: Annotated[int, f.Whole(MAX_POOL_TOKENS, 1)] | None
     first_sequence: f.Number
     source: f.PeerId
-    target: Annotated[str | None, f.Maybe(f.Text(f.MAX_PEER_ID_BYTES))]
+    target: f.PeerId | None
     addresses: f.Addresses
 
 
@@ -143,7 +143,7 @@ class OpenSequence:
     sequence: f.Number
     sampling: Annotated[Sampling, f.Inline(Sampling)]
     prompt_tokens: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS)]
-    scope: Annotated[str | None, f.Maybe(f.Text(f.MAX_NAME_BYTES))]
+    scope: f.Name | None
 
 
 @f.message(116)
@@ -244,7 +244,7 @@ class RowAnswer:
     tokens: FedTokens
     margins: Annotated[bytes, f.Bytes(MARGIN_BYTES * MAX_FEED_TOKENS)]
     candidates: CandidateTokens
-    nll: Annotated[float | None, f.Maybe(f.Real(1e6))]
+    nll: Annotated[float, f.Real(1e6)] | None
 
 
 @f.message(123)
@@ -307,7 +307,7 @@ class Passed:
     number: f.Number
     held_us: f.Microseconds
     is_left_out: Annotated[bool, f.Flag()]
-    came_us: Annotated[int | None, f.Added(f.Whole(3_600_000_000))] = None
+    came_us: f.Microseconds | None = None
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence

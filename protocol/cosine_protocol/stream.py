@@ -50,7 +50,7 @@ class Error:
     number: f.Number
     code: Annotated[int, f.Whole(255)]
     message: f.Sentence
-    retry_after_s: Annotated[float | None, f.Maybe(RETRY_AFTER)]
+    retry_after_s: Annotated[float, RETRY_AFTER] | None
 
 
 class FinishReason(IntEnum):

@@ -84,7 +84,7 @@ class Transcript:
     first: f.Position
     tokens: f.Position
     digest: f.Digest
-    told: Annotated[bytes | None, f.Added(f.exactly(f.DIGEST_BYTES))] = None
+    told: f.Digest | None = None
 
 
 class Pacing(IntEnum):
@@ -106,8 +106,8 @@ class Open:
     committed: CommittedTokens
     pacing: Annotated[int, f.Whole(1)]
     authors: Annotated[tuple[str, ...], f.peer_ids(MAX_AUTHORS)]
-    cache_scope: Annotated[bytes | None, f.Added(f.exactly(CACHE_SCOPE_BYTES))] = None
-    prediction: Annotated[tuple[int, ...] | None, f.Added(f.token_ids(MAX_PREDICTION_TOKENS))] = None
+    cache_scope: Annotated[bytes, f.exactly(CACHE_SCOPE_BYTES)] | None = None
+    prediction: Annotated[tuple[int, ...], f.token_ids(MAX_PREDICTION_TOKENS)] | None = None
 
 
 @f.message(17)
@@ -116,7 +116,7 @@ class Opened:
 
     number: f.Number
     pass_us: f.Microseconds
-    break_even: Annotated[int | None, f.Added(f.Whole(1000))] = None
+    break_even: Annotated[int, f.Whole(1000)] | None = None
 
 
 @f.message(18)
@@ -137,7 +137,7 @@ class PassStats:
     nodes: Annotated[int, f.Whole(MAX_TREE_NODES)]
     near_ties: Annotated[int, f.Whole(MAX_COMMIT_TOKENS)]
     pass_us: f.Microseconds
-    cached_tokens: Annotated[int | None, f.Added(f.Whole(f.MAX_PROMPT_TOKENS))] = None
+    cached_tokens: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS)] | None = None
 
 
 @f.message(21)
@@ -153,8 +153,8 @@ class Commit:
     digest: f.Digest
     authors: AuthorIndices
     stats: PassStats
-    transcript: Annotated[Signed[Transcript] | None, f.Added(SignedField(Transcript))] = None
-    likelihoods: Annotated[Likelihoods | None, f.Added(f.Items(f.Struct(Likelihood), MAX_COMMIT_TOKENS))] = None
+    transcript: Annotated[Signed[Transcript], SignedField(Transcript)] | None = None
+    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), MAX_COMMIT_TOKENS)] | None = None
 
 
 @f.message(28)
@@ -213,7 +213,7 @@ class Report:
     nodes: f.Number
     rtt_us: f.Microseconds
     why: f.Name
-    offered: Annotated[int | None, f.Added(f.Whole(f.MAX_NEW_TOKENS))] = None
+    offered: f.Position | None = None
 
 
 VerifyMessage = (
