@@ -11,7 +11,7 @@ from cosine_protocol.identity import Signed, SignedField, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stage import MAX_NAMED_STAGES
 from cosine_protocol.stream import StreamMessage
-from cosine_protocol.verify import Likelihood, Likelihoods, Transcript, told_digest
+from cosine_protocol.verify import Likelihoods, Transcript, told_digest
 
 AUDIT: Final = "/cosine/audit/1.0.0"
 
@@ -28,7 +28,7 @@ class AskAudit:
     tokens: CommittedTokens
     author: f.PeerId
     transcript: Annotated[Signed[Transcript], SignedField(Transcript)]
-    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), f.MAX_PROMPT_TOKENS)] | None = None
+    likelihoods: Annotated[Likelihoods, f.AtMost(f.MAX_PROMPT_TOKENS)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class AuditFinding:
     """A position where the auditor would have committed `token`, with the difference of the scores."""
 
     position: f.Position
-    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    token: f.Token
     gap: Annotated[float, f.Real(MAX_SCORE_GAP)]
 
 
@@ -60,10 +60,10 @@ class AuditVerdict:
     equal: f.Position
     near_ties: f.Position
     different: f.Position
-    findings: Annotated[tuple[AuditFinding, ...], f.Items(f.Struct(AuditFinding), MAX_AUDIT_FINDINGS)]
+    findings: Annotated[tuple[AuditFinding, ...], f.AtMost(MAX_AUDIT_FINDINGS)]
     widest_gap: Annotated[float, f.Real(MAX_SCORE_GAP)] | None = None
     mean_gap: Annotated[float, f.Real(MAX_SCORE_GAP, -MAX_SCORE_GAP)] | None = None
-    stages: Annotated[tuple[str, ...], f.peer_ids(MAX_NAMED_STAGES)] | None = None
+    stages: Annotated[tuple[f.PeerId, ...], f.AtMost(MAX_NAMED_STAGES)] | None = None
 
 
 @f.message(81)

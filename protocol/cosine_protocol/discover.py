@@ -14,6 +14,8 @@ MAX_FIND_KEYS: Final = 8
 """Bounds the cost of one DHT call. Eight full cells of the largest records are 2.6 MiB; libp2p's daemon carries
 answers of up to 3.9 MiB (measured)."""
 
+RecordBytes = Annotated[bytes, f.Bytes(MAX_RECORD_BYTES)]
+
 
 @f.message(48)
 class AskRecords:
@@ -24,7 +26,7 @@ class AskRecords:
 @f.message(49)
 class Records:
     number: f.Number
-    records: Annotated[tuple[bytes, ...], f.Items(f.Bytes(MAX_RECORD_BYTES), MAX_CELL_OWNERS)]
+    records: Annotated[tuple[RecordBytes, ...], f.AtMost(MAX_CELL_OWNERS)]
 
 
 @f.message(50)
@@ -58,7 +60,7 @@ class Status:
     """The status of a node. A drafter contributed `accepted` of `text_tokens`."""
 
     number: f.Number
-    record: Annotated[bytes, f.Bytes(MAX_RECORD_BYTES)]
+    record: RecordBytes
     requests: Annotated[int, f.Whole(1 << 20)]
     steps: f.Number
     uptime_s: Annotated[float, f.Real(1e12)]

@@ -31,8 +31,8 @@ MAX_MANDATE_S: Final = 3600.0
 MAX_BLOCK_NODES: Final = min(MAX_TREE_NODES, 255)  # A node's parent is one byte, of which 0 is the base.
 BASE: Final = -1  # The parent of a node that directly extends the block's base.
 
-CommittedTokens = Annotated[tuple[int, ...], f.token_ids(f.MAX_NEW_TOKENS)]
-CommitTokens = Annotated[tuple[int, ...], f.token_ids(MAX_COMMIT_TOKENS)]
+CommittedTokens = Annotated[tuple[f.Token, ...], f.AtMost(f.MAX_NEW_TOKENS)]
+CommitTokens = Annotated[tuple[f.Token, ...], f.AtMost(MAX_COMMIT_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class NodeBlock:
     """
 
     parents: Annotated[bytes, f.Bytes(MAX_BLOCK_NODES)]
-    tokens: Annotated[tuple[int, ...], f.token_ids(MAX_BLOCK_NODES)]
+    tokens: Annotated[tuple[f.Token, ...], f.AtMost(MAX_BLOCK_NODES)]
     confidences: Annotated[bytes, f.Bytes(MAX_BLOCK_NODES)]
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Mandate:
     MAX_BYTES: ClassVar = MAX_MANDATE_BYTES
 
     delegate: f.PeerId
-    drafters: Annotated[tuple[str, ...], f.peer_ids(MAX_AUTHORS)]
+    drafters: Annotated[tuple[f.PeerId, ...], f.AtMost(MAX_AUTHORS)]
     most_tokens: f.Position
     issued_at_s: f.Seconds
     lifetime_s: Annotated[float, f.Real(MAX_MANDATE_S)]

@@ -137,6 +137,13 @@ class Items(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class AtMost:
+    """Of a tuple in a field's type: `Items` of the kind of its elements."""
+
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class Maybe(Kind):
     """A value of one kind, or nothing."""
 
@@ -181,6 +188,7 @@ class Inline(Struct):
 
 
 Number = Annotated[int, Whole(MAX_REQUEST_NUMBER)]
+Token = Annotated[int, Whole(MAX_TOKEN_ID)]
 Position = Annotated[int, Whole(MAX_NEW_TOKENS)]
 Digest = Annotated[bytes, exactly(DIGEST_BYTES)]
 ContentDigest = Annotated[bytes, exactly(CONTENT_DIGEST_BYTES)]
@@ -188,19 +196,10 @@ Signature = Annotated[bytes, exactly(SIGNATURE_BYTES)]
 Microseconds = Annotated[int, Whole(3_600_000_000)]
 Seconds = Annotated[float, Real(1e11)]
 Sentence = Annotated[str, Text(MAX_TEXT_BYTES)]
+Label = Annotated[str, Text(64)]
 Name = Annotated[str, Text(MAX_NAME_BYTES)]
 PeerId = Annotated[str, Text(MAX_PEER_ID_BYTES)]
-Addresses = Annotated[tuple[str, ...], Items(Text(MAX_NAME_BYTES), MAX_ADDRESSES)]
-
-
-def token_ids(high: int) -> Items:
-    """A list of at most `high` token ids."""
-    return Items(Whole(MAX_TOKEN_ID), high)
-
-
-def peer_ids(high: int) -> Items:
-    """A list of at most `high` peer ids."""
-    return Items(Text(MAX_PEER_ID_BYTES), high)
+Addresses = Annotated[tuple[Name, ...], AtMost(MAX_ADDRESSES)]
 
 
 TAG_OF: Final[dict[type, int]] = {}
@@ -240,7 +239,9 @@ def _kind_of(hint: Any, *, is_added: bool = False) -> Kind:
         return Flag()
     if isinstance(hint, type):
         return Struct(hint)
-    kind: Kind = hint.__metadata__[0]
+    kind: Kind | AtMost = hint.__metadata__[0]
+    if isinstance(kind, AtMost):
+        return Items(_kind_of(get_args(hint.__origin__)[0]), kind.high)
     return kind
 
 

@@ -56,7 +56,7 @@ class Revocations:
 
     swarm: f.PeerId
     sequence: f.Number
-    revoked: Annotated[tuple[Revocation, ...], f.Items(f.Struct(Revocation), MAX_REVOKED)]
+    revoked: Annotated[tuple[Revocation, ...], f.AtMost(MAX_REVOKED)]
 
 
 @f.message(96)

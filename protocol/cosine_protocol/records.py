@@ -52,7 +52,7 @@ class GenerationDefaults:
         None
     )
     max_new_tokens: Annotated[int | None, f.Maybe(f.Whole(f.MAX_NEW_TOKENS, 1))] = None
-    not_honoured: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_NOT_HONOURED)] = ()
+    not_honoured: Annotated[tuple[f.Label, ...], f.AtMost(MAX_NOT_HONOURED)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class TargetFacts:
 
     content_digest: f.ContentDigest
     tokenizer_digest: f.ContentDigest
-    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    eos: Annotated[tuple[f.Token, ...], f.AtMost(MAX_EOS_TOKENS)]
     generation_defaults: GenerationDefaults | None = None
 
     def digest(self) -> bytes:
@@ -137,12 +137,12 @@ class NodeRecord:
     tokenizer_digest: f.ContentDigest
     numerics: f.Name
     model: f.Name
-    expertise: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_EXPERTISE)]
+    expertise: Annotated[tuple[f.Label, ...], f.AtMost(MAX_EXPERTISE)]
     capacity_requests: Annotated[int, f.Whole(1 << 20)]
     load_requests: Annotated[int, f.Whole(1 << 20)]
     pass_us: f.Microseconds
     context_tokens: Annotated[int, f.Whole(1 << 30)]
-    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    eos: Annotated[tuple[f.Token, ...], f.AtMost(MAX_EOS_TOKENS)]
     addresses: f.Addresses
     software: f.Name
     emulated: f.Name
@@ -154,7 +154,7 @@ class NodeRecord:
     coordinate: NetworkCoordinate | None = None
     stage: StageOffer | None = None
     learns: bool | None = None
-    stages: Annotated[tuple[str, ...], f.peer_ids(MAX_NAMED_STAGES)] | None = None
+    stages: Annotated[tuple[f.PeerId, ...], f.AtMost(MAX_NAMED_STAGES)] | None = None
     four_tokens_permille: Annotated[int, f.Whole(100_000, 1)] | None = None
 
     @property

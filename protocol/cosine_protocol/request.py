@@ -25,11 +25,14 @@ NONCE_BYTES: Final = 16  # 128 random bits never repeat.
 MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`noise.py`).
 
 
+BadWord = Annotated[tuple[f.Token, ...], f.AtMost(MAX_BAD_WORD_TOKENS)]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenBias:
     """A number that is added to the score of a token."""
 
-    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    token: f.Token
     bias: Annotated[float, f.Real(MAX_BIAS, -MAX_BIAS)]
 
 
@@ -44,10 +47,10 @@ class Shaping:
 
     presence_penalty: Annotated[float, f.Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
     frequency_penalty: Annotated[float, f.Real(MAX_PENALTY, -MAX_PENALTY)] = 0.0
-    logit_bias: Annotated[tuple[TokenBias, ...], f.Items(f.Struct(TokenBias), MAX_BIASES)] = ()
-    bad_words: Annotated[tuple[tuple[int, ...], ...], f.Items(f.token_ids(MAX_BAD_WORD_TOKENS), MAX_BAD_WORDS)] = ()
+    logit_bias: Annotated[tuple[TokenBias, ...], f.AtMost(MAX_BIASES)] = ()
+    bad_words: Annotated[tuple[BadWord, ...], f.AtMost(MAX_BAD_WORDS)] = ()
     min_tokens: Annotated[int, f.Whole(f.MAX_NEW_TOKENS)] = 0
-    held_back: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)] = ()
+    held_back: Annotated[tuple[f.Token, ...], f.AtMost(MAX_EOS_TOKENS)] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -79,7 +82,7 @@ class Constraint:
 
     kind: Annotated[int, f.Whole(len(ConstraintKind), 1)]
     text: Annotated[str, f.Text(MAX_CONSTRAINT_BYTES)]
-    ends: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    ends: Annotated[tuple[f.Token, ...], f.AtMost(MAX_EOS_TOKENS)]
 
     def __post_init__(self) -> None:
         try:
@@ -161,9 +164,9 @@ class Request:
     target_digest: f.ContentDigest
     tokenizer_digest: f.ContentDigest
     numerics: f.Name
-    prompt: Annotated[tuple[int, ...], f.token_ids(f.MAX_PROMPT_TOKENS)] = field(repr=False)
+    prompt: Annotated[tuple[f.Token, ...], f.AtMost(f.MAX_PROMPT_TOKENS)] = field(repr=False)
     sampling: Annotated[Sampling, f.Inline(Sampling)]
-    eos: Annotated[tuple[int, ...], f.token_ids(MAX_EOS_TOKENS)]
+    eos: Annotated[tuple[f.Token, ...], f.AtMost(MAX_EOS_TOKENS)]
     client: f.PeerId
     nonce: Annotated[bytes, f.exactly(NONCE_BYTES)]
     max_new_tokens: Annotated[int, f.Whole(f.MAX_NEW_TOKENS, 1)]

@@ -91,10 +91,10 @@ class LayerRange:
 
 
 ChainId = Annotated[bytes, f.exactly(CHAIN_ID_BYTES)]
-FedTokens = Annotated[tuple[int, ...], f.token_ids(MAX_FEED_TOKENS)]
-FedNodes = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_FEED_TOKENS)]
-FedParents = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER, -1), MAX_FEED_TOKENS)]
-NamedNodes = Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_NAMED_NODES)]
+FedTokens = Annotated[tuple[f.Token, ...], f.AtMost(MAX_FEED_TOKENS)]
+FedNodes = Annotated[tuple[f.Number, ...], f.AtMost(MAX_FEED_TOKENS)]
+FedParents = Annotated[tuple[Annotated[int, f.Whole(f.MAX_REQUEST_NUMBER, -1)], ...], f.AtMost(MAX_FEED_TOKENS)]
+NamedNodes = Annotated[tuple[f.Number, ...], f.AtMost(MAX_NAMED_NODES)]
 PoolTokens = Annotated[int, f.Whole(MAX_POOL_TOKENS, 1)]
 
 
@@ -151,7 +151,7 @@ class ReusePrefix:
     """Let an empty sequence reuse the cached prefix of these tokens, except the last one."""
 
     sequence: f.Number
-    tokens: Annotated[tuple[int, ...], f.token_ids(f.MAX_PROMPT_TOKENS)]
+    tokens: Annotated[tuple[f.Token, ...], f.AtMost(f.MAX_PROMPT_TOKENS)]
 
 
 @f.message(117)
@@ -186,7 +186,7 @@ class FeedPass:
     """
 
     number: f.Number
-    rows: Annotated[tuple[FedRow, ...], f.Items(f.Struct(FedRow), MAX_FEED_ROWS)]
+    rows: Annotated[tuple[FedRow, ...], f.AtMost(MAX_FEED_ROWS)]
     activation_bytes: Annotated[int, f.Whole(MAX_ACTIVATION_BYTES)]
 
 
@@ -226,14 +226,11 @@ class RowFault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    token: f.Token
     probability: Annotated[float, f.Real(1.0)]
 
 
-CandidateTokens = Annotated[
-    tuple[tuple[TokenEstimate, ...], ...],
-    f.Items(f.Items(f.Struct(TokenEstimate), MAX_CANDIDATES), MAX_FEED_TOKENS),
-]
+CandidateTokens = Annotated[tuple[TokenEstimate, ...], f.AtMost(MAX_CANDIDATES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +240,7 @@ class RowAnswer:
     fault: Annotated[int, f.Whole(3)]
     tokens: FedTokens
     margins: Annotated[bytes, f.Bytes(MARGIN_BYTES * MAX_FEED_TOKENS)]
-    candidates: CandidateTokens
+    candidates: Annotated[tuple[CandidateTokens, ...], f.AtMost(MAX_FEED_TOKENS)]
     nll: Annotated[float, f.Real(1e6)] | None
 
 
@@ -252,7 +249,7 @@ class Results:
     """The last stage's answer to a feed, with one element per row."""
 
     number: f.Number
-    rows: Annotated[tuple[RowAnswer, ...], f.Items(f.Struct(RowAnswer), MAX_FEED_ROWS)]
+    rows: Annotated[tuple[RowAnswer, ...], f.AtMost(MAX_FEED_ROWS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +269,7 @@ class Probe:
     """
 
     seed: Annotated[bytes, f.exactly(PROBE_SEED_BYTES)]
-    parts: Annotated[tuple[FeedPart, ...], f.Items(f.Struct(FeedPart), MAX_PROBE_PARTS)]
+    parts: Annotated[tuple[FeedPart, ...], f.AtMost(MAX_PROBE_PARTS)]
 
 
 TokenProjections = Annotated[bytes, f.Bytes(PROJECTIONS * PROJECTION_BYTES * MAX_FEED_TOKENS)]
@@ -293,7 +290,7 @@ class PartTrace:
 class Probed:
     """The answer to a probe, with one trace per part."""
 
-    parts: Annotated[tuple[PartTrace, ...], f.Items(f.Struct(PartTrace), MAX_PROBE_PARTS)]
+    parts: Annotated[tuple[PartTrace, ...], f.AtMost(MAX_PROBE_PARTS)]
 
 
 @f.message(126)

@@ -25,7 +25,7 @@ class Hello:
     """The first message on every stream, in both directions."""
 
     version: Annotated[int, f.Whole(255, 1)]
-    features: Annotated[tuple[str, ...], f.Items(f.Text(64), MAX_FEATURES)]
+    features: Annotated[tuple[f.Label, ...], f.AtMost(MAX_FEATURES)]
     agent: f.Name
 
 
@@ -70,7 +70,7 @@ class Account:
     reason: Annotated[int, f.Whole(2)]
     tokens: f.Position
     digest: f.Digest
-    accepted: Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_NEW_TOKENS), MAX_AUTHORS)]
+    accepted: Annotated[tuple[f.Position, ...], f.AtMost(MAX_AUTHORS)]
 
 
 @f.message(5)

@@ -56,7 +56,7 @@ Surprisal = Annotated[int, f.Whole(MAX_SURPRISAL)]
 class TokenLikelihood:
     """One of the likeliest tokens at a position."""
 
-    token: Annotated[int, f.Whole(f.MAX_TOKEN_ID)]
+    token: f.Token
     surprisal: Surprisal
 
 
@@ -65,7 +65,7 @@ class Likelihood:
     """The surprisal of a token, and the likeliest tokens at its position in order."""
 
     surprisal: Surprisal
-    top: Annotated[tuple[TokenLikelihood, ...], f.Items(f.Struct(TokenLikelihood), MAX_TOP_LOGPROBS)]
+    top: Annotated[tuple[TokenLikelihood, ...], f.AtMost(MAX_TOP_LOGPROBS)]
 
 
 Likelihoods = tuple[Likelihood, ...]
@@ -105,9 +105,9 @@ class Open:
     request: Request
     committed: CommittedTokens
     pacing: Annotated[int, f.Whole(1)]
-    authors: Annotated[tuple[str, ...], f.peer_ids(MAX_AUTHORS)]
+    authors: Annotated[tuple[f.PeerId, ...], f.AtMost(MAX_AUTHORS)]
     cache_scope: Annotated[bytes, f.exactly(CACHE_SCOPE_BYTES)] | None = None
-    prediction: Annotated[tuple[int, ...], f.token_ids(MAX_PREDICTION_TOKENS)] | None = None
+    prediction: Annotated[tuple[f.Token, ...], f.AtMost(MAX_PREDICTION_TOKENS)] | None = None
 
 
 @f.message(17)
@@ -154,7 +154,7 @@ class Commit:
     authors: AuthorIndices
     stats: PassStats
     transcript: Annotated[Signed[Transcript], SignedField(Transcript)] | None = None
-    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), MAX_COMMIT_TOKENS)] | None = None
+    likelihoods: Annotated[Likelihoods, f.AtMost(MAX_COMMIT_TOKENS)] | None = None
 
 
 @f.message(28)
@@ -163,7 +163,7 @@ class PromptLikelihoods:
 
     number: f.Number
     position: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS, 1)]
-    likelihoods: Annotated[Likelihoods, f.Items(f.Struct(Likelihood), MAX_TOLD_TOKENS)]
+    likelihoods: Annotated[Likelihoods, f.AtMost(MAX_TOLD_TOKENS)]
 
 
 @f.message(22)

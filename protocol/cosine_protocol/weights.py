@@ -44,7 +44,7 @@ class ManifestTensor:
 
     name: Annotated[str, f.Text(MAX_TENSOR_NAME_BYTES)]
     dtype: Annotated[str, f.Text(MAX_DTYPE_BYTES)]
-    shape: Annotated[tuple[int, ...], f.Items(f.Whole(f.MAX_REQUEST_NUMBER), MAX_DIMENSIONS)]
+    shape: Annotated[tuple[f.Number, ...], f.AtMost(MAX_DIMENSIONS)]
     size_bytes: Annotated[int, f.Whole(MAX_TENSOR_BYTES)]
     root: f.ContentDigest
 
@@ -60,8 +60,8 @@ class ManifestTensor:
 class Manifest:
     """All of a model, both lists in the order of their names."""
 
-    parts: Annotated[tuple[ManifestPart, ...], f.Items(f.Struct(ManifestPart), MAX_MANIFEST_PARTS)]
-    tensors: Annotated[tuple[ManifestTensor, ...], f.Items(f.Struct(ManifestTensor), MAX_TENSORS)]
+    parts: Annotated[tuple[ManifestPart, ...], f.AtMost(MAX_MANIFEST_PARTS)]
+    tensors: Annotated[tuple[ManifestTensor, ...], f.AtMost(MAX_TENSORS)]
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
