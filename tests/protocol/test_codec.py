@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_protocol import fields, stage
 from cosine_protocol.codec import (
     HEADER_BYTES,
     MESSAGES,
@@ -25,47 +26,7 @@ from cosine_protocol.codec import (
 from cosine_protocol.discover import AskStatus
 from cosine_protocol.draft import MAX_BLOCK_NODES, Mandate, NodeBlock
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import (
-    MAX_FRAME_BYTES,
-    MAX_PROMPT_TOKENS,
-    MAX_REQUEST_NUMBER,
-    MAX_TOKEN_ID,
-    Added,
-    Bytes,
-    Flag,
-    Items,
-    Kind,
-    Maybe,
-    Real,
-    Struct,
-    Text,
-    Whole,
-    pack_fields,
-    unpack_fields,
-)
 from cosine_protocol.identity import Signed, SignedField
-from cosine_protocol.stage import (
-    MARGIN_BYTES,
-    MAX_ACTIVATION_BYTES,
-    MAX_FEED_CHOICES,
-    MAX_FEED_ROWS,
-    MAX_FEED_TOKENS,
-    MAX_NAMED_NODES,
-    MAX_PART_BYTES,
-    MAX_PROBE_PARTS,
-    PROJECTION_BYTES,
-    PROJECTIONS,
-    Activations,
-    FedRow,
-    FeedPass,
-    PartTrace,
-    Probed,
-    PruneNodes,
-    Results,
-    ReusePrefix,
-    RowAnswer,
-    TokenEstimate,
-)
 from cosine_protocol.stream import Error, Hello, Ping, Pong
 
 LONG = bytes(Mandate.MAX_BYTES + 1)
@@ -78,21 +39,21 @@ def siblings(size: int) -> NodeBlock:
 @pytest.mark.parametrize(
     ("kind", "accepted", "refused"),
     [
-        (Whole(9, 2), (2, 9), (1, 10, True, 2.0, "3", None)),
-        (Real(1.0, -1.0), (-1.0, 1.0), (math.nextafter(1.0, 2.0), -2.0, math.nan, math.inf)),
-        (Flag(), (False, True), (0, 1, "")),
-        (Bytes(4, 2), (b"ab", b"abcd"), (b"a", b"abcde", "abc")),
-        (Text(4), ("", "abcd", "éé"), ("abcde", "ééa", "\ud800", b"a")),
-        (Items(Whole(9), 2), ((), (9, 9)), ((9, 9, 9), (10,))),
-        (Maybe(Whole(9)), (None, 9), (10, "9")),
-        (Struct(AskStatus), (AskStatus(5),), (AskStatus(-1),)),
+        (fields.Whole(9, 2), (2, 9), (1, 10, True, 2.0, "3", None)),
+        (fields.Real(1.0, -1.0), (-1.0, 1.0), (math.nextafter(1.0, 2.0), -2.0, math.nan, math.inf)),
+        (fields.Flag(), (False, True), (0, 1, "")),
+        (fields.Bytes(4, 2), (b"ab", b"abcd"), (b"a", b"abcde", "abc")),
+        (fields.Text(4), ("", "abcd", "éé"), ("abcde", "ééa", "\ud800", b"a")),
+        (fields.Items(fields.Whole(9), 2), ((), (9, 9)), ((9, 9, 9), (10,))),
+        (fields.Maybe(fields.Whole(9)), (None, 9), (10, "9")),
+        (fields.Struct(AskStatus), (AskStatus(5),), (AskStatus(-1),)),
         (SignedField(Mandate), (Signed(b"", bytes(64)),), (Signed(b"", bytes(63)), Signed(LONG, bytes(64)))),
-        (Struct(NodeBlock), (siblings(MAX_BLOCK_NODES),), (siblings(MAX_BLOCK_NODES + 1),)),
+        (fields.Struct(NodeBlock), (siblings(MAX_BLOCK_NODES),), (siblings(MAX_BLOCK_NODES + 1),)),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_kind_of_field_takes_what_lies_within_its_bounds_and_nothing_else_both_ways(
-    kind: Kind, accepted: tuple[Any, ...], refused: tuple[Any, ...]
+    kind: fields.Kind, accepted: tuple[Any, ...], refused: tuple[Any, ...]
 ) -> None:
     """`protocol/vectors/schema.json` has the kind and the bounds of every field."""
     for value in accepted:
@@ -151,38 +112,38 @@ def test_no_room_is_made_for_values_that_an_array_only_claims(array: bytes) -> N
 
 @dataclasses.dataclass(frozen=True)
 class _Grown:
-    number: Annotated[int, Whole(9)]
-    extra: Annotated[int | None, Added(Whole(9))] = None
+    number: Annotated[int, fields.Whole(9)]
+    extra: Annotated[int | None, fields.Added(fields.Whole(9))] = None
 
 
 def test_an_added_field_may_be_absent_and_is_as_strict_as_others_once_it_is_there() -> None:
     present: list[tuple[list[object], _Grown]]
     present = [([3], _Grown(3)), ([3, None], _Grown(3)), ([3, 4], _Grown(3, 4)), ([3, 4, 5], _Grown(3, 4))]
     for values, grown in present:
-        assert unpack_fields(_Grown, values) == grown
-        assert pack_fields(grown) == [value for value in values if value is not None][:2]
+        assert fields.unpack_fields(_Grown, values) == grown
+        assert fields.pack_fields(grown) == [value for value in values if value is not None][:2]
     for bad in ([], [3, 10], [3, "4"], [3, True]):
         with pytest.raises(MalformedMessage, match=r"needs 1 fields|_Grown\.extra"):
-            unpack_fields(_Grown, bad)
+            fields.unpack_fields(_Grown, bad)
 
 
 def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
-    most, names = MAX_REQUEST_NUMBER, MAX_FEED_TOKENS
-    tokens = (MAX_TOKEN_ID,) * names
-    first = FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
-    rows = (first, *[FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (MAX_FEED_ROWS - 1))
-    estimates = (TokenEstimate(MAX_TOKEN_ID, 0.5),) * (MAX_FEED_CHOICES // names - 1)
-    answer = RowAnswer(0, tokens, bytes(MARGIN_BYTES * names), (estimates,) * names, 2.5)
-    answers = (answer, *[RowAnswer(0, (), b"", (), 2.5)] * (MAX_FEED_ROWS - 1))
-    projections = bytes(PROJECTIONS * PROJECTION_BYTES * names)
-    trace = PartTrace(projections, projections)
+    most, names = fields.MAX_REQUEST_NUMBER, stage.MAX_FEED_TOKENS
+    tokens = (fields.MAX_TOKEN_ID,) * names
+    first = stage.FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
+    rows = (first, *[stage.FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (stage.MAX_FEED_ROWS - 1))
+    estimates = (stage.TokenEstimate(fields.MAX_TOKEN_ID, 0.5),) * (stage.MAX_FEED_CHOICES // names - 1)
+    answer = stage.RowAnswer(0, tokens, bytes(stage.MARGIN_BYTES * names), (estimates,) * names, 2.5)
+    answers = (answer, *[stage.RowAnswer(0, (), b"", (), 2.5)] * (stage.MAX_FEED_ROWS - 1))
+    projections = bytes(stage.PROJECTIONS * stage.PROJECTION_BYTES * names)
+    trace = stage.PartTrace(projections, projections)
     for message in (
-        FeedPass(most, rows, MAX_ACTIVATION_BYTES),
-        Activations(bytes(MAX_PART_BYTES)),
-        Results(most, answers),
-        Probed((trace, *[PartTrace(b"", b"")] * (MAX_PROBE_PARTS - 1))),
-        PruneNodes(most, (most,) * MAX_NAMED_NODES),
-        ReusePrefix(most, (MAX_TOKEN_ID,) * MAX_PROMPT_TOKENS),
+        stage.FeedPass(most, rows, stage.MAX_ACTIVATION_BYTES),
+        stage.Activations(bytes(stage.MAX_PART_BYTES)),
+        stage.Results(most, answers),
+        stage.Probed((trace, *[stage.PartTrace(b"", b"")] * (stage.MAX_PROBE_PARTS - 1))),
+        stage.PruneNodes(most, (most,) * stage.MAX_NAMED_NODES),
+        stage.ReusePrefix(most, (fields.MAX_TOKEN_ID,) * fields.MAX_PROMPT_TOKENS),
     ):
         assert decode(encode_frame(encode(message))[HEADER_BYTES:]) == message
 
@@ -203,13 +164,13 @@ def test_any_split_of_a_stream_yields_the_same_frames(bodies: list[bytes], cuts:
 
 
 def test_the_largest_frame_passes_both_ways_and_one_byte_more_is_our_own_error() -> None:
-    body = bytes(MAX_FRAME_BYTES)
+    body = bytes(fields.MAX_FRAME_BYTES)
     assert FrameDecoder().feed(encode_frame(body)) == [body]
     with pytest.raises(LocalProtocolError, match="over the limit"):
         encode_frame(body + b"\0")
 
 
-@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 1 << 31, (1 << 32) - 1])
+@pytest.mark.parametrize("length", [fields.MAX_FRAME_BYTES + 1, 1 << 31, (1 << 32) - 1])
 def test_an_oversized_frame_is_refused_by_its_header_alone_and_its_stream_stays_refused(length: int) -> None:
     decoder = FrameDecoder()
     for data in (length.to_bytes(HEADER_BYTES, "big"), encode_frame(b"good")):
@@ -219,12 +180,12 @@ def test_an_oversized_frame_is_refused_by_its_header_alone_and_its_stream_stays_
 
 def test_the_buffer_never_holds_more_than_one_frame() -> None:
     decoder = FrameDecoder()
-    stream = encode_frame(bytes(MAX_FRAME_BYTES)) * 3
+    stream = encode_frame(bytes(fields.MAX_FRAME_BYTES)) * 3
     chunk = 60_000
     for begin in range(0, len(stream), chunk):
         decoder.feed(stream[begin : begin + chunk])
         # The bound is on what stays behind, which no public name shows.
-        assert len(decoder._buffer) < MAX_FRAME_BYTES + HEADER_BYTES
+        assert len(decoder._buffer) < fields.MAX_FRAME_BYTES + HEADER_BYTES
 
 
 @pytest.mark.parametrize("protocol", MESSAGES)
