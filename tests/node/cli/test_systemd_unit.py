@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
 from cosine_node.serving import announced_node
 from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
-from cosine_p2p.transport.full.daemon import END_TIMEOUT_S
+from cosine_p2p.transport.full.hivemind_patches import END_TIMEOUT_S
 from tests.node.cli.conftest import Run
 
 PEER = "/ip4/192.0.2.1/tcp/4001"
