@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,19 +66,19 @@ def mend_calls(control: Any) -> None:
     control._handler_tasks = HandlerTasks(control._handler_tasks)
 
 
+async def handle_named(control: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Handle an inbound stream. hivemind raises for a peer that died before p2pd reported whose stream it is."""
+    try:
+        await control._handler(reader, writer)
+    except EOFError:
+        writer.close()
+
+
 async def listen(p2p: Any) -> None:
     """Accept inbound streams with a long backlog; hivemind does not listen if the task exists."""
     control = p2p._client.control
     path = control.listen_maddr.value_for_protocol("unix")
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await control._handler(reader, writer)
-        except EOFError:
-            # The peer died before p2pd reported whose stream it is.
-            writer.close()
-
-    server = await asyncio.start_unix_server(accept, path=path, backlog=BACKLOG)
+    server = await asyncio.start_unix_server(partial(handle_named, control), path=path, backlog=BACKLOG)
 
     async def serve() -> None:
         try:

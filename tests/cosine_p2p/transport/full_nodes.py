@@ -2,7 +2,6 @@
 
 import contextlib
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +16,8 @@ from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import cell_name, seal_record
-from tests.cosine_p2p.samples import NETWORK, TARGET, record_of
+from cosine_protocol.records import cell_name
+from tests.cosine_p2p.samples import NETWORK, TARGET
 from tests.scenes import as_test, in_real_time
 
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
@@ -116,12 +115,6 @@ def pid_of(transport: HivemindTransport) -> int:
 def dht_of(transport: HivemindTransport) -> Any:
     assert transport._running is not None
     return transport._running.dht
-
-
-def content(signer: Identity, **changes: Any) -> tuple[str, bytes]:
-    """The root's name and a record in it, of the signer if no other `owner` is given."""
-    record = record_of(changes.pop("owner", signer), now_s=time.time(), **changes)
-    return ROOT, seal_record(record, signer, key=ROOT)
 
 
 async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool | None:

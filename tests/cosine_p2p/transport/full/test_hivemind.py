@@ -22,13 +22,11 @@ from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.cosine_p2p.transport.full_nodes import (
     Swarm,
-    content,
     directory_of,
     echo,
     in_swarm,
     lost,
     pid_of,
-    plant,
     swarm,
 )
 
@@ -119,37 +117,6 @@ async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_d
     assert not dialling.done()
     may_come.set()
     assert await answers(await dialling)
-
-
-@in_swarm
-async def test_an_honest_node_refuses_what_is_not_the_owners(made: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Otherwise it would not answer this many bad values.
-    monkeypatch.setattr("cosine_p2p.transport.full.dht_service.BAD_VALUE_UNITS", 0.0)
-    honest = await made.node()
-    owner, stranger = await made.owner()
-    thief = identity_of(2)
-    soon_s = time.time() + 200
-    good = content(owner)
-    old = content(owner, sequence=1)
-    given = {"subkey": owner.peer_id, "expires_at_s": soon_s}
-    assert await plant(stranger, honest, content=good, **given)
-    for what, changes in (
-        (old, {"expires_at_s": soon_s + 50}),
-        (content(thief, owner=owner, sequence=1 << 50), {}),
-        # Valid records are stored only by their owners.
-        (content(thief), {"subkey": thief.peer_id}),
-        (good, {"subkey": thief.peer_id}),
-        (good, {"subkey": None}),
-        (good, {"subkey": [1, 2]}),
-        (good, {"expires_at_s": time.time() + 800}),
-        (content(owner, sequence=1 << 50), {"cell": "elsewhere"}),
-        (content(owner, sequence=1 << 50), {"in_cache": True}),
-        ("wipe", {"subkey": None, "expires_at_s": time.time() + 1e6}),
-    ):
-        assert await plant(stranger, honest, content=what, **given | changes) is False
-    _, reading = directory_of(honest)
-    (found,) = await reading.find(Role.DRAFTER, TARGET)
-    assert (found.peer_id, found.sequence > 1) == (owner.peer_id, True)
 
 
 @pytest.mark.thorough

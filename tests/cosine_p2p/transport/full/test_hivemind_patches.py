@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from cosine_p2p.transport.full.hivemind_patches import mend_calls, p2p_class
-from cosine_p2p.transport.full.library import P2P, PeerID, p2pd_pb2
+from cosine_p2p.transport.full.hivemind_patches import end, handle_named, mend_calls, p2p_class
+from cosine_p2p.transport.full.library import P2P, P2PDaemonError, PeerID, p2pd_pb2
 from tests.cosine_p2p.samples import identity_of
 from tests.scenes import in_real_time
 
@@ -80,6 +81,32 @@ async def calls_kept(*, is_mended: bool) -> int:
 @in_real_time
 async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
     assert [await calls_kept(is_mended=is_mended) for is_mended in (False, True)] == [1, 0]
+
+
+@in_real_time
+async def test_a_peer_that_dies_before_its_stream_is_named_raises_nothing() -> None:
+    control, reader = control_client(is_mended=True), asyncio.StreamReader()
+    reader.feed_eof()
+    closed: list[bool] = []
+    writer: Any = SimpleNamespace(close=lambda: closed.append(True))
+    with pytest.raises(EOFError):
+        await control._handler(reader, writer)
+    await handle_named(control, reader, writer)
+    assert closed == [True]
+
+
+@in_real_time
+async def test_calls_that_are_open_end_with_their_daemon() -> None:
+    control, call = control_client(is_mended=True), asyncio.Future[bytes]()
+    control._pending_calls[uuid4()] = call
+    p2p = P2P()
+    p2p._client = SimpleNamespace(control=control, close=control.close)
+    p2p._client_listen_maddr = {"unix": ""}
+    await p2p.shutdown()
+    assert not call.done()
+    await end(p2p)
+    with pytest.raises(P2PDaemonError, match="gone"):
+        await call
 
 
 def test_a_forked_child_does_not_end_its_parents_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
