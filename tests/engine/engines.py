@@ -34,11 +34,11 @@ from cosine_engine.vllm.model import VllmEngine, VllmModel
 from cosine_engine.vllm.process import VllmProcess
 from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.stages.engine import StageEngine
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.stages.host import StageEngine
 from cosine_protocol.errors import UsageError
 from tests.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
-from tests.engine.local_chain import LocalChain
+from tests.engine.local_chain import LocalLinks
 from tests.engine.openai.reciting_server import RecitingServer
 from tests.engine.recited import BYTES, PAIRS, VOCAB_TOKENS, byte_level
 from tests.engine.staged import load_untried, ranges
@@ -116,16 +116,11 @@ def vllm_engine(pool_tokens: int, *, lanes: int = 64, pass_tokens: int = 63) -> 
     )
 
 
-def chain_engine(pool_tokens: int) -> ChainEngine:
+def chain_engine(pool_tokens: int) -> StagedEngine:
     """Return a head over two stages of `tiny_llama` in this process."""
     models = load_untried(tiny_folder(), ranges(1, 2), slots=pool_tokens)
-    return ChainEngine(
-        LocalChain([StageEngine(model, PagePool(tokens=pool_tokens)) for model in models]),
-        PagePool(tokens=pool_tokens),
-        vocab_tokens=VOCAB,
-        context_tokens=256,
-        numerics="float32",
-    )
+    links = LocalLinks([StageEngine(model, PagePool(tokens=pool_tokens)) for model in models])
+    return StagedEngine(links, context_tokens=256)
 
 
 def held(model: Any, quantize: str) -> Any:

@@ -1,45 +1,52 @@
-"""A chain with all stages in this process."""
+"""The links of a chain with all stages in this process."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from cosine_engine.base import RowResult
-from cosine_node.stages.engine import StageEngine
-from cosine_node.stages.operations import ChainLost, FeedRows, Operation, apply_to_books
+from cosine_engine.base import Row, RowResult
+from cosine_node.chains.links import ChainPlan, StageLinks
+from cosine_node.chains.search import StagePlace
+from cosine_node.stages.frames import ChainLost, apply_to_books
+from cosine_node.stages.host import StageEngine
 from cosine_protocol.errors import CosineError
+from cosine_protocol.stage import BookOperation
 from tests.engine.staged import through
 
 
-class LocalChain:
-    """Implements `cosine_node.stages.operations.Chain`: operations wait until an answer is requested."""
+class LocalLinks(StageLinks):
+    """Operations wait until an answer is requested; the stages hold all layers in order and once each."""
+
+    applies_constraints = True
 
     def __init__(self, stages: Sequence[StageEngine]) -> None:
-        """Create it; the stages hold all layers of a model, in order and once each."""
+        places = [StagePlace(f"stage {number}", stage.model.layers) for number, stage in enumerate(stages)]
+        self.plan = ChainPlan(
+            places=tuple(places),
+            target_digest=bytes(32),
+            numerics=stages[0].numerics,
+            vocab_tokens=stages[0].vocab_tokens,
+            pool_tokens=stages[0].free_tokens,
+            first_sequence=stages[0].opened,
+        )
         self._stages = stages
-        self._waiting: deque[Operation] = deque()
+        self._waiting: deque[Callable[[], list[RowResult] | None]] = deque()
         self._lost: ChainLost | None = None
 
-    def submit(self, operation: Operation) -> None:
-        if self._lost is None:
-            self._waiting.append(operation)
+    def submit(self, operation: BookOperation) -> None:
+        self._waiting += [partial(apply_to_books, stage, operation) for stage in self._stages]
+
+    def feed(self, rows: Sequence[Row]) -> None:
+        self._waiting.append(partial(through, self._stages, rows))
 
     def results(self) -> Sequence[RowResult]:
         while self._lost is None:
-            operation = self._waiting.popleft()
             try:
-                found = self._through(operation)
+                found = self._waiting.popleft()()
             except CosineError as error:
                 # Some stages have applied it, others not.
                 self._lost = ChainLost(f"A stage failed: {error}")
-                self._waiting.clear()
             else:
                 if found is not None:
                     return found
         raise self._lost
-
-    def _through(self, operation: Operation) -> list[RowResult] | None:
-        if isinstance(operation, FeedRows):
-            return through(self._stages, operation.rows)
-        for stage in self._stages:
-            apply_to_books(stage, operation)
-        return None

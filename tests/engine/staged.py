@@ -15,7 +15,7 @@ from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.load_self_test import find_way
 from cosine_engine.torch.loading import StoredBlocks, load_model
 from cosine_engine.torch.pass_way import PassWay
-from cosine_node.stages.engine import StageEngine, StageModel, load_part
+from cosine_node.stages.host import StageEngine, StageModel, load_part
 from cosine_protocol.stage import LayerRange
 
 

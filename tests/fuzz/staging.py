@@ -9,6 +9,7 @@ from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import StageService
 from cosine_protocol.codec import encode
 from cosine_protocol.stage import (
@@ -113,7 +114,8 @@ async def _serve(data: bytes) -> None:
     async def at_once(work: Callable[[], None]) -> None:
         work()
 
-    service = StageService(stage, transport=transport, target_digest=TARGET, offload=at_once, inbox_bytes=4096)
+    passes = StagePasses(at_once)
+    service = StageService(stage, transport=transport, target_digest=TARGET, passes=passes, inbox_bytes=4096)
     await play(data, service.handle, mend)
     assert not service.requests and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"
 

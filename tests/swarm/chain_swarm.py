@@ -6,13 +6,13 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from cosine_engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
 from cosine_engine.curve import CostCurve
-from cosine_engine.kv_pool import PagePool
 from cosine_lab.emulation.links import FifoServer, LinkModel, SeededRoute
 from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_directory import MemoryDirectory
@@ -21,20 +21,23 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
+from cosine_node.chains.chain import StageChain
 from cosine_node.chains.checks import ChainChecks
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.runner import ChainRunner
-from cosine_node.chains.source import ChainNeeds, ChainSource
-from cosine_node.chains.spare_chain import SpareChain
-from cosine_node.serving.head import HeadChains
-from cosine_node.stages.feeds import feed_messages
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.finder import ChainFinder
+from cosine_node.chains.known_stages import ChainNeeds
+from cosine_node.chains.spare import SpareChain
+from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.inbox import QueuedFeed
-from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
+from cosine_node.stages.passes import StagePasses
+from cosine_node.stages.served_chain import ChainBooks, ServedChain
+from cosine_node.stages.service import StageService
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
-from cosine_protocol.stage import LayerRange, Passed
+from cosine_protocol.stage import Join, LayerRange, Passed
 from tests.protocol.samples import record_of
 from tests.scenes import as_test, in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
@@ -69,7 +72,15 @@ class Conduct:
 class _ConductedService(StageService):
     conduct: Conduct
 
-    async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
+    def _open(self, head: Channel, join: Join, network: str) -> ServedChain:
+        chain = super()._open(head, join, network)
+        # In place of the method.
+        chain.__dict__["_feed"] = partial(self._feed, chain, chain._feed)
+        return chain
+
+    async def _feed(
+        self, chain: ServedChain, feed_rightly: Callable[[QueuedFeed], Awaitable[None]], feed: QueuedFeed
+    ) -> None:
         self.conduct.fed += 1
         if self.conduct.refuses:
             raise PeerError(ErrorCode.INTERNAL, "a pass failed: RuntimeError")
@@ -83,7 +94,7 @@ class _ConductedService(StageService):
             return
         if self.conduct.leaves_out:
             raise PeerError(ErrorCode.BAD_ACTIVATIONS, "no activations came")
-        await super()._feed(chain, feed)
+        await feed_rightly(feed)
 
 
 class _ConductedBooks:
@@ -121,9 +132,8 @@ class ConductedStage(SimulatedStage):
         self.conduct = Conduct()
         self._open: set[int] = set()
         self._opened = 0
-        offload: Offload = self._late
         self.service = service = _ConductedService(
-            self, transport=transport, target_digest=target_digest, offload=offload
+            self, transport=transport, target_digest=target_digest, passes=StagePasses(self._late)
         )
         service.conduct = self.conduct
 
@@ -159,7 +169,7 @@ class ChainSwarm:
     swarm: SimulatedSwarm
     directory: MemoryDirectory = field(default_factory=MemoryDirectory)
     stages: dict[str, ConductedStage] = field(default_factory=dict)
-    source: ChainSource | None = None
+    finder: ChainFinder | None = None
     service: VerifierService | None = None
     checks: ChainChecks | None = None
     spare: SpareChain | None = None
@@ -226,39 +236,23 @@ class ChainSwarm:
             least_pool_tokens=1024,
             token_bytes=TOKEN_BYTES,
         )
-        chance = random.Random(2).random
-        self.source = source = ChainSource(transport, self.directory, needs, chance=chance)
-        chain = await source.open(first_sequence=0)
-        looking = asyncio.ensure_future(source.run())
+        self.finder = finder = ChainFinder(transport, self.directory, needs, chance=random.Random(2).random)
+        links = await finder.open(first_sequence=0)
+        looking = asyncio.ensure_future(finder.run())
         self.swarm._stack.callback(looking.cancel)
-        self.swarm._stack.push_async_callback(source.close)
-        assert source.pool_tokens is not None and source.found is not None
-        tokens = source.pool_tokens
-        wide_s = sum(CURVE.seconds(64) - CURVE.seconds(1) for _ in source.found.stages)
-        curve = CostCurve(((1, source.found.seconds), (64, source.found.seconds + wide_s)))
-        engine = ChainEngine(
-            chain,
-            PagePool(tokens=tokens),
-            vocab_tokens=whole.vocab_tokens,
-            context_tokens=whole.context_tokens,
-            numerics=whole.numerics,
-        )
+        self.swarm._stack.push_async_callback(finder.close)
+        assert finder.found is not None
+        wide_s = sum(CURVE.seconds(64) - CURVE.seconds(1) for _ in finder.found.stages)
+        curve = CostCurve(((1, finder.found.seconds), (64, finder.found.seconds + wide_s)))
+        engine = StagedEngine(links, context_tokens=whole.context_tokens)
         rng = random.Random(1)
-        self.checks = checks = ChainChecks(
-            source,
-            chance=rng.random,
-            now_s=asyncio.get_running_loop().time,
-            draw=rng.randbytes,
-        )
+        self.checks = checks = ChainChecks(finder, chance=rng.random, draw=rng.randbytes)
         self.swarm._stack.push_async_callback(checks.close)
-        chains = HeadChains(source, curve, checks)
-        runner = ChainRunner(engine, chains, new_pool=lambda: PagePool(tokens=tokens), opened=chains.opened(chain))
         if is_warm:
-            chains.spare = self.spare = SpareChain(
-                source, engine, checks, tokens_under_way=lambda: runner.tokens_under_way, token_bytes=TOKEN_BYTES
-            )
-            warming = asyncio.ensure_future(chains.spare.run())
+            self.spare = SpareChain(finder, engine, checks)
+            warming = asyncio.ensure_future(self.spare.run())
             self.swarm._stack.callback(warming.cancel)
+        runner = StageChain(engine, finder, curve=curve, checks=checks, spare=self.spare if is_warm else None)
         self.service = service = VerifierService(
             engine=engine,
             runner=runner,
@@ -275,8 +269,8 @@ class ChainSwarm:
 
     @property
     def chosen(self) -> list[str]:
-        assert self.source is not None and self.source.found is not None
-        return [one.place.peer_id for one in self.source.found.stages]
+        assert self.finder is not None and self.finder.found is not None
+        return [one.place.peer_id for one in self.finder.found.stages]
 
     async def still(self) -> None:
         """Assert that unused stages and the head hold no data."""

@@ -35,8 +35,8 @@ from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.loading import load_engine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.stages.engine import StageEngine
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.stages.host import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.results import Generation
@@ -46,7 +46,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
 from tests.engine.embedded import engine_of
-from tests.engine.local_chain import LocalChain
+from tests.engine.local_chain import LocalLinks
 from tests.engine.random_serving import Asked, serve_alone
 from tests.engine.staged import load_stages, ranges, whole_engine
 from tests.scenes import in_virtual_time
@@ -369,13 +369,7 @@ def test_texts_of_a_model_in_parts_are_those_of_the_whole_model(cut: tuple[int, 
         StageEngine(model, PagePool(tokens=PARTS_POOL_TOKENS))
         for model in load_stages(target, ranges(*cut), slots=PARTS_POOL_TOKENS)
     ]
-    head = ChainEngine(
-        LocalChain(stages),
-        PagePool(tokens=PARTS_POOL_TOKENS),
-        vocab_tokens=whole.vocab_tokens,
-        context_tokens=whole.context_tokens,
-        numerics=whole.numerics,
-    )
+    head = StagedEngine(LocalLinks(stages), context_tokens=whole.context_tokens)
     found, accepted, preempted = swarm_texts(head, codec, prompts, known, samplings, tokens=PARTS_TOKENS)
     assert found == alone
     # Trees were checked, and not only texts decoded.

@@ -16,9 +16,9 @@ from cosine_lab.simulation.report import RequestEnding, SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.source import MAX_DOUBTS
-from cosine_node.chains.spare_chain import LEAST_TOKENS
-from cosine_node.stages.idle_chains import IDLE_S
+from cosine_node.chains.spare import LEAST_TOKENS
+from cosine_node.chains.watch import MAX_DOUBTS
+from cosine_node.stages.served_chain import IDLE_S
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import CURVE, ChainSwarm, Conduct, in_stages
@@ -110,7 +110,7 @@ async def test_a_text_that_no_stage_can_compute_fails_and_does_not_lead_from_cha
     for _ in range(3):
         with pytest.raises(GenerationFailed, match="NaN or infinite logits"):
             await text(swarm)
-    opened = sum(stage.service.counts.opened for name, stage in swarm.stages.items() if name != "first")
+    opened = sum(stage.service.passes.counts.opened for name, stage in swarm.stages.items() if name != "first")
     assert opened == 1 + MAX_DOUBTS
 
 
@@ -153,8 +153,8 @@ async def test_a_stage_that_lies_writes_one_wrong_text(swarm: ChainSwarm, part: 
             await swarm.stage(f"{holder}{each}", each, parts=3, lies=lies, pass_s=0.01 if lies else 0.02)
     await swarm.head()
     assert [await checked(swarm, seed) for seed in range(6)] == [False, *[True] * 5]
-    assert swarm.source is not None
-    disputes, now_s = swarm.source.disputes, asyncio.get_running_loop().time()
+    assert swarm.finder is not None
+    disputes, now_s = swarm.finder.disputes, asyncio.get_running_loop().time()
     assert disputes.set_aside(now_s) == {f"0{part}"} and not disputes.open(now_s)
     assert f"0{part}" not in swarm.chosen
 

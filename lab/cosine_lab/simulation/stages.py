@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -13,13 +13,15 @@ from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.machine import MachineUse
 from cosine_lab.emulation.memory_transport import MemoryTransport
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import ChainPlan, open_chain
-from cosine_node.chains.runner import ChainRunner, OpenedChain
+from cosine_node.chains.chain import StageChain
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.links import ChainPlan, StageLinks
 from cosine_node.chains.search import NoChain, StagePlace
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.operations import ChainLost, Operation
-from cosine_node.stages.service import ChainBooks, StageService
+from cosine_node.stages.frames import ChainLost
+from cosine_node.stages.passes import StagePasses
+from cosine_node.stages.served_chain import ChainBooks
+from cosine_node.stages.service import StageService
 from cosine_protocol.stage import LayerRange
 
 LAYERS: Final = 64
@@ -37,7 +39,7 @@ def even_parts(parts: int) -> list[LayerRange]:
 
 
 class _Books:
-    """Implements `cosine_node.stages.service.ChainBooks`: activations are zeros, results those of an engine."""
+    """Implements `ChainBooks` of a stage: activations are zeros, results those of an engine."""
 
     number: Final = 0
 
@@ -57,7 +59,7 @@ class _Books:
 
 
 class SimulatedStage:
-    """A part of a target at a peer: implements `cosine_node.stages.service.ChainHost`. `start` serves it."""
+    """A part of a target at a peer: implements `cosine_node.stages.served_chain.ChainHost`. `start` serves it."""
 
     token_bytes: Final = TOKEN_BYTES
 
@@ -82,7 +84,8 @@ class SimulatedStage:
         self.grammars = engine.grammars if layers.is_last else None
         self.pool_tokens = HEADS * engine.free_tokens
         self._engine_is_free = asyncio.Lock()
-        self.service = StageService(self, transport=transport, target_digest=target_digest, offload=self._compute)
+        passes = StagePasses(self._compute)
+        self.service = StageService(self, transport=transport, target_digest=target_digest, passes=passes)
 
     async def start(self) -> None:
         await self.service.start()
@@ -148,72 +151,49 @@ class Ring:
         return max((stage.curve for stage in self.stages), key=lambda curve: curve.seconds(1))
 
 
-class NoStages:
-    """Implements `AnsweringChain` before any chain was found: every pass is lost."""
-
-    def submit(self, operation: Operation) -> None:
-        return
-
-    def results(self) -> Sequence[RowResult]:
-        raise ChainLost("No chain of stages was found yet.")
-
-    async def answer(self) -> Sequence[RowResult]:
-        return self.results()
-
-
-class SimulatedChains:
-    """Implements `cosine_node.chains.runner.ChainOpener`: the living stages, in the order of their layers."""
+class RingFinder:
+    """Implements `cosine_node.chains.chain.Finder`: the living stages, in the order of their layers."""
 
     def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
         self._transport = transport
         self._ring = ring
         self._target_digest = target_digest
         self._whole = whole
+        self._chosen: list[SimulatedStage] = []
         self._stack = AsyncExitStack()
 
-    async def runner(self) -> ChainRunner:
+    async def chain(self) -> StageChain:
         """Return the passes of a head over these stages."""
-        pool_tokens = self._whole.free_tokens
-        engine = ChainEngine(
-            NoStages(),
-            PagePool(tokens=pool_tokens),
-            vocab_tokens=self._whole.vocab_tokens,
-            context_tokens=self._whole.context_tokens,
-            numerics=self._whole.numerics,
-        )
-        runner = ChainRunner(
-            engine,
-            self,
-            new_pool=lambda: PagePool(tokens=pool_tokens),
-            opened=OpenedChain(NoStages(), (self._ring.slowest,)),
-            most_under_way=self._ring.most_under_way,
-            grammars=self._whole.grammars,
-        )
-        await runner.find()
-        return runner
+        links = await self.open(first_sequence=0)
+        engine = StagedEngine(links, context_tokens=self._whole.context_tokens, grammars=self._whole.grammars)
+        return StageChain(engine, self, curve=self._ring.slowest, most_under_way=self._ring.most_under_way)
 
-    async def open(self, *, first_sequence: int) -> OpenedChain:
+    async def open(self, *, first_sequence: int) -> StageLinks:
         await self._stack.aclose()
         while True:
-            chosen = self._living()
+            self._chosen = self._living()
             plan = ChainPlan(
-                places=tuple(StagePlace(stage.transport.peer_id, stage.layers) for stage in chosen),
+                places=tuple(StagePlace(stage.transport.peer_id, stage.layers) for stage in self._chosen),
                 target_digest=self._target_digest,
                 numerics=self._whole.numerics,
                 vocab_tokens=self._whole.vocab_tokens,
                 pool_tokens=self._whole.free_tokens,
                 first_sequence=first_sequence,
             )
-            try:
-                chain = await self._stack.enter_async_context(open_chain(self._transport, plan))
-            except ChainLost:
-                continue
-            curves = tuple(stage.curve for stage in chosen)
-            return OpenedChain(chain, curves, chain.applies_constraints, chain.stages)
+            with suppress(ChainLost):
+                return await self._stack.enter_async_context(StageLinks.opened(self._transport, plan))
 
     def doubt(self) -> bool:
         """Return False: these stages compute correctly."""
         return False
+
+    def curves(self, whole: CostCurve) -> tuple[CostCurve, ...]:
+        del whole
+        return tuple(stage.curve for stage in self._chosen)
+
+    def token_s(self) -> float:
+        """Return 0: the ring's links have no bandwidth."""
+        return 0.0
 
     async def close(self) -> None:
         """End the open chain."""

@@ -23,7 +23,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
-from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
+from cosine_lab.simulation.stages import Ring, RingFinder, SimulatedStage
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.runner import Runner
@@ -140,7 +140,7 @@ class SimulatedSwarm:
         self._announcements = count(1)
         self.members: list[SimulatedMember] = []
         self._others: list[MemoryTransport] = []
-        self._chains: list[SimulatedChains] = []
+        self._chains: list[RingFinder] = []
         self._stack = AsyncExitStack()
         self._numbers = count(1)
 
@@ -189,9 +189,9 @@ class SimulatedSwarm:
         transport, clock = self.join(identity), asyncio.get_running_loop().time
         chain, pass_curve = None, curve
         if ring is not None:
-            chains = SimulatedChains(transport, ring, target_digest=self.facts.digest(), whole=engine)
+            chains = RingFinder(transport, ring, target_digest=self.facts.digest(), whole=engine)
             self._chains.append(chains)
-            chain = runner = await chains.runner()
+            chain = runner = await chains.chain()
             engine, curve, pass_curve = chain.engine, CostCurve(((1, ring.traversal_s),)), ring.slowest
         machine = SimulatedMachine(engine, curve, runner=runner)
         home, home_use = None, MachineUse()

@@ -1,56 +1,53 @@
 """A head's checks of its stages: sequences are computed again over another chain and compared.
 
+Theory of operation
+-------------------
 Stages report on every pass soon after it, so that a probe does not reveal a check. When a sequence ends, a draw by
-standing decides whether it is checked. One check at a time runs in the background.
+standing decides whether it is checked (`disputes`). One check at a time runs in the background: the sequence is fed
+to another chain in one prefill, and the two traces are compared (`traces`). At a contradiction a third holder of
+the layers decides, or else the standing of the two sides. The chain in use is left if it contains a liar.
 """
 
 import asyncio
 import logging
+import random
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from cosine_engine.base import Row
 from cosine_engine.choice_gap import CANDIDATES
 from cosine_engine.kv_pool import PAGE_TOKENS
-from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import RemoteChain
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.finder import ChainFinder
+from cosine_node.chains.links import StageLinks
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.witness import (
+from cosine_node.chains.traces import (
+    CHECK_TOKENS,
+    ChainTrace,
+    Contradiction,
     Told,
     Witness,
     WitnessedPass,
     WitnessedSequence,
     WitnessedToken,
+    agrees,
+    contradiction,
     told_of,
     trace_of,
 )
-from cosine_node.stages.operations import ChainLost
-from cosine_node.stages.projections import VALUE_BYTES, Projections
+from cosine_node.stages.frames import ChainLost
+from cosine_node.stages.proof import VALUE_BYTES, Projections
 from cosine_protocol.errors import CosineError
-from cosine_protocol.stage import (
-    KEPT_TOKENS,
-    MAX_FEED_TOKENS,
-    MAX_PROBE_PARTS,
-    PROBE_SEED_BYTES,
-    FeedPart,
-    PartTrace,
-    Probe,
-)
-
-if TYPE_CHECKING:
-    from cosine_node.chains.source import ChainSource
+from cosine_protocol.stage import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES, FeedPart, Probe
 
 LOG = logging.getLogger(__name__)
 PROBED_TOKENS: Final = 64
 """Tokens that one probe covers: a quarter of what stages keep, as more are fed meanwhile."""
-CHECK_TOKENS: Final = 2048
-"""Only the beginning of a longer sequence is checked: the length of usual requests."""
 PIECE_TOKENS: Final = 64
 """Tokens of a pass of a check, all scored by the last stage, as in audits."""
 CHECK_S: Final = 60.0
@@ -64,42 +61,37 @@ class ChainChecks:
 
     def __init__(
         self,
-        source: "ChainSource",
+        finder: ChainFinder,
         *,
-        chance: Callable[[], float],
-        now_s: Callable[[], float],
+        chance: Callable[[], float] = random.random,
         draw: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        self.disputes = source.disputes
-        self._source = source
+        self.disputes = finder.disputes
+        self._finder = finder
         self._chance = chance
-        self._now_s = now_s
         self._draw = draw
-        self._chain: RemoteChain | None = None
+        self._links: StageLinks | None = None
         self._witness: Witness | None = None
-        self._unprobed: dict[RemoteChain, list[WitnessedPass]] = {}
+        self._unprobed: dict[StageLinks, list[WitnessedPass]] = {}
         self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked = 0
         """The number of checks that have ended with a finding."""
 
-    def begin(self, chain: RemoteChain, witness: Witness | None = None) -> Witness | None:
+    def begin(self, links: StageLinks, witness: Witness | None = None) -> Witness | None:
         """Begin to check the chain in use; return its witness, None if its numerics cannot be compared."""
-        self._chain = chain
-        self._witness = witness or self.beside(chain)
+        self._links = links
+        self._witness = witness or self.beside(links)
         return self._witness
 
-    def beside(self, chain: RemoteChain) -> Witness | None:
+    def beside(self, links: StageLinks) -> Witness | None:
         """A witness for a chain that may be used later; None if its numerics cannot be compared."""
         self._unprobed = {each: fed for each, fed in self._unprobed.items() if not each.lost.is_set()}
-        if chain.numerics not in VALUE_BYTES:
+        if links.plan.numerics not in VALUE_BYTES:
             return None
-        self._unprobed[chain] = []
-        return Witness(
-            first_feed=chain.fed,
-            on_answer=partial(self._note_answered, chain),
-            on_end=partial(self._note_ended, chain),
-        )
+        self._unprobed[links] = []
+        on_answer, on_end = partial(self._note_answered, links), partial(self._note_ended, links)
+        return Witness(first_feed=links.fed, on_answer=on_answer, on_end=on_end)
 
     async def close(self) -> None:
         """Cancel all checks under way."""
@@ -115,30 +107,30 @@ class ChainChecks:
     @property
     def why_not_judge(self) -> str | None:
         """The reason why no verdict is possible over the present chain; None if one is."""
-        stages = self._chain.stages if self._chain is not None else ()
-        if not self.disputes.are_free(stages, now_s=self._now_s()):
+        stages = self._links.stages if self._links is not None else ()
+        if not self.disputes.are_free(stages, now_s=_now_s()):
             return "stages contradict each other"
-        if not self.disputes.are_checked(stages, now_s=self._now_s()):
+        if not self.disputes.are_checked(stages, now_s=_now_s()):
             return "not all stages were found right yet"
         return None
 
-    def _note_answered(self, chain: RemoteChain, fed: WitnessedPass) -> None:
-        unprobed = self._unprobed.get(chain, [])
+    def _note_answered(self, links: StageLinks, fed: WitnessedPass) -> None:
+        unprobed = self._unprobed.get(links, [])
         unprobed.append(fed)
         if sum(each.tokens for each in unprobed) >= PROBED_TOKENS:
-            self._begin(self._probe(chain, self._taken(chain)))
+            self._begin(self._probe(links, self._taken(links)))
 
-    def _taken(self, chain: RemoteChain) -> list[WitnessedPass]:
-        unprobed = self._unprobed.get(chain, [])
+    def _taken(self, links: StageLinks) -> list[WitnessedPass]:
+        unprobed = self._unprobed.get(links, [])
         taken = list(unprobed)
         unprobed.clear()
         return taken
 
-    def _note_ended(self, chain: RemoteChain, sequence: WitnessedSequence) -> None:
-        if chain is not self._chain or (self._checking is not None and not self._checking.done()):
+    def _note_ended(self, links: StageLinks, sequence: WitnessedSequence) -> None:
+        if links is not self._links or (self._checking is not None and not self._checking.done()):
             return
-        if self._chance() < self.disputes.check_chance(chain.stages, now_s=self._now_s()):
-            self._checking = self._begin(self._check(chain, sequence, self._taken(chain)))
+        if self._chance() < self.disputes.check_chance(links.stages, now_s=_now_s()):
+            self._checking = self._begin(self._check(links, sequence, self._taken(links)))
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -146,67 +138,62 @@ class ChainChecks:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _probe(self, chain: RemoteChain, unprobed: Sequence[WitnessedPass]) -> None:
+    async def _probe(self, links: StageLinks, unprobed: Sequence[WitnessedPass]) -> None:
         """Probe passes that were not probed yet."""
         batch: list[WitnessedPass] = []
         try:
             for fed in unprobed:
                 if len(batch) == MAX_PROBE_PARTS or sum(each.tokens for each in (*batch, fed)) > MAX_FEED_TOKENS:
-                    await self._ask(chain, batch)
+                    await self._ask(links, batch)
                     batch = []
                 batch.append(fed)
-            await self._ask(chain, batch)
+            await self._ask(links, batch)
         except ChainLost as lost:
             LOG.info("stages were not asked what they computed: %s", lost)
 
-    async def _ask(self, chain: RemoteChain, batch: Sequence[WitnessedPass]) -> None:
+    async def _ask(self, links: StageLinks, batch: Sequence[WitnessedPass]) -> None:
         if not batch:
             return
         seed = self._draw(PROBE_SEED_BYTES)
-        parts = tuple(FeedPart(fed.number, 0, fed.tokens) for fed in batch)
-        said = await chain.probe(Probe(seed, parts))
+        said = await links.probe(Probe(seed, tuple(FeedPart(fed.number, 0, fed.tokens) for fed in batch)))
         for number, fed in enumerate(batch):
             fed.seed = seed
             fed.told = tuple(
                 None if traces is None else told_of(traces[number], tokens=fed.tokens) for traces in said
             )
-        self._see_that_stages_tell(chain, batch)
+        self._see_that_stages_tell(links, batch)
 
-    def _see_that_stages_tell(self, chain: RemoteChain, batch: Sequence[WitnessedPass]) -> None:
+    def _see_that_stages_tell(self, links: StageLinks, batch: Sequence[WitnessedPass]) -> None:
         """Leave the chain if a stage does not report on a pass that it must keep."""
-        if self._witness is None or chain is not self._chain:
+        if self._witness is None or links is not self._links:
             return
         for fed in batch:
             if self._witness.fed_tokens - fed.end + fed.tokens > KEPT_TOKENS:
                 continue
-            for place, told in zip(chain.places, fed.told, strict=True):
+            for place, told in zip(links.plan.places, fed.told, strict=True):
                 if told is None:
                     continue
                 entered, left = told
                 if (entered is None and not place.layers.is_first) or (left is None and not place.layers.is_last):
-                    chain.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
+                    links.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
                     return
 
     async def _check(
-        self,
-        chain: RemoteChain,
-        sequence: WitnessedSequence,
-        unprobed: Sequence[WitnessedPass],
+        self, links: StageLinks, sequence: WitnessedSequence, unprobed: Sequence[WitnessedPass]
     ) -> None:
         """Check a sequence, and act on the finding."""
         try:
             async with asyncio.timeout(CHECK_S):
-                await self._probe(chain, unprobed)
-                tokens = sequence.tokens[:CHECK_TOKENS]
-                one = trace_of(tokens, chain.places)
+                await self._probe(links, unprobed)
+                one = trace_of(sequence.tokens[:CHECK_TOKENS], links.plan.places)
                 if not one.positions:
                     return
                 other = await self._replayed(sequence, one, unlike=one.peer_ids)
-                found = contradiction(one, other, sampling=sequence.sampling, numerics=chain.numerics)
+                found = contradiction(one, other, sampling=sequence.sampling, numerics=links.plan.numerics)
                 if found is None:
                     self._note_right(one, other)
                 else:
-                    await self._decide(sequence, one, other, found, numerics=chain.numerics)
+                    await self._decide(sequence, one, other, found, numerics=links.plan.numerics)
                 self.checked += 1
         except NoChain as error:
             LOG.debug("no check: %s", error)
@@ -217,9 +204,8 @@ class ChainChecks:
 
     def _note_right(self, one: ChainTrace, other: ChainTrace) -> None:
         """Credit the stages of both chains that the other one confirms."""
-        for first, second in ((one, other), (other, one)):
-            for peer_id in set(first.peer_ids) - set(second.peer_ids):
-                self.disputes.note_right(peer_id, now_s=self._now_s())
+        for peer_id in {*one.peer_ids} ^ {*other.peer_ids}:
+            self.disputes.note_right(peer_id, now_s=_now_s())
 
     async def _decide(
         self,
@@ -235,15 +221,15 @@ class ChainChecks:
         if not found.is_link:
             liars = await self._third(sequence, one, other, found, numerics=numerics)
         if liars:
-            self.disputes.note_wrong(liars, found.layers, now_s=self._now_s())
+            self.disputes.note_wrong(liars, found.layers, now_s=_now_s())
         else:
-            liars = self.disputes.judge(found, now_s=self._now_s())
+            liars = self.disputes.judge(found, now_s=_now_s())
         verdict = f"{', '.join(liars)} lied" if liars else "nobody can tell who lied"
         sides = f"{', '.join(found.ones)} and {', '.join(found.others)} disagree"
         LOG.warning("layers %s: %s, and %s", found.layers, sides, verdict)
-        chain = self._chain
-        if chain is not None and not self.disputes.are_free(chain.stages, now_s=self._now_s()):
-            chain.leave(f"Layers {found.layers}: {sides}, and {verdict}.")
+        links = self._links
+        if links is not None and not self.disputes.are_free(links.stages, now_s=_now_s()):
+            links.leave(f"Layers {found.layers}: {sides}, and {verdict}.")
 
     async def _third(
         self,
@@ -255,12 +241,10 @@ class ChainChecks:
         numerics: str,
     ) -> tuple[str, ...]:
         """The side that a third holder contradicts while it confirms the other; empty if undecided."""
-        without = set(found.members)
+        without, used = set(found.members), {*one.peer_ids, *other.peer_ids}
         for _ in range(MAX_THIRDS):
             try:
-                third = await self._replayed(
-                    sequence, one, unlike={*one.peer_ids, *other.peer_ids}, without=without
-                )
+                third = await self._replayed(sequence, one, unlike=used, without=without)
             except CosineError as error:
                 LOG.info("nobody decides: %s", error)
                 return ()
@@ -278,21 +262,18 @@ class ChainChecks:
         """The trace of another chain over the same tokens and seeds. Raises `NoChain`, `ChainLost`."""
         tokens = sequence.tokens[: of.positions]
         pool_tokens = -(-(len(tokens) + 1) // PAGE_TOKENS) * PAGE_TOKENS
-        async with self._source.second(pool_tokens=pool_tokens, unlike=unlike, without=without) as (chain, engine):
-            if sequence.sampling.constraint is not None and not chain.applies_constraints:
+        async with self._finder.second(pool_tokens=pool_tokens, unlike=unlike, without=without) as engine:
+            if sequence.sampling.constraint is not None and not engine.links.applies_constraints:
                 raise NoChain("The others apply no constraints.")
             tokens = tokens[: engine.free_tokens]
             number = engine.open(sampling=sequence.sampling, prompt_tokens=sequence.prompt_tokens)
             found: list[WitnessedToken] = []
             for start in range(0, len(tokens), PIECE_TOKENS):
-                piece = tokens[start : start + PIECE_TOKENS]
-                found += await _piece(chain, engine, number, piece)
-            return trace_of(found, chain.places)
+                found += await _replay(engine, number, tokens[start : start + PIECE_TOKENS])
+            return trace_of(found, engine.links.plan.places)
 
 
-async def _piece(
-    chain: RemoteChain, engine: ChainEngine, sequence: int, piece: Sequence[WitnessedToken]
-) -> list[WitnessedToken]:
+async def _replay(engine: StagedEngine, sequence: int, piece: Sequence[WitnessedToken]) -> list[WitnessedToken]:
     """Feed some tokens to a chain, and probe each with the same seed as at the other chain."""
     scored = next((n for n, each in enumerate(piece) if each.fed.choices[each.index] is not None), len(piece))
     names = tuple(range(len(piece)))
@@ -304,35 +285,40 @@ async def _piece(
         scored_from=scored,
         candidates=CANDIDATES if scored < len(piece) else 0,
     )
-    feed = chain.fed
+    links = engine.links
+    fed = WitnessedPass(links.fed, (), len(piece))
     engine.begin([row])
-    (result,) = engine.end([row], list(await chain.answer()))
+    (result,) = engine.end([row], list(await links.answer()))
     if result.error is not None:
         raise result.error
     engine.keep(sequence, names)
-    said: list[list[tuple[PartTrace, int]] | None] = [[] for _ in chain.places]
+    fed.choices = [*[None] * scored, *result.choices]
+    said: list[list[Told] | None] = [[] for _ in links.plan.places]
     start = 0
     for seed, run in groupby(piece, key=lambda each: each.fed.seed):
         count = len(list(run))
         assert seed is not None, "what is compared was asked for"
-        for number, traces in enumerate(await chain.probe(Probe(seed, (FeedPart(feed, start, count),)))):
+        for number, traces in enumerate(await links.probe(Probe(seed, (FeedPart(fed.number, start, count),)))):
             of_stage = said[number]
             if traces is None or of_stage is None:
                 said[number] = None
             else:
-                of_stage.append((traces[0], count))
+                of_stage.append(told_of(traces[0], tokens=count))
         start += count
-    fed = WitnessedPass(feed, (), len(piece), choices=[*[None] * scored, *result.choices])
-    fed.told = tuple(None if of_stage is None else _joined(of_stage) for of_stage in said)
+    fed.told = tuple(
+        None
+        if of_stage is None
+        else (_joined([told[0] for told in of_stage]), _joined([told[1] for told in of_stage]))
+        for of_stage in said
+    )
     return [WitnessedToken(each.token, fed, index) for index, each in enumerate(piece)]
 
 
-def _joined(of_stage: Sequence[tuple[PartTrace, int]]) -> Told:
-    """The report of a stage over consecutive parts."""
+def _joined(parts: Sequence[Projections | None]) -> Projections | None:
+    """One side of a stage's reports on consecutive parts; None if one is missing."""
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
-    def joined(parts: Sequence[Projections | None]) -> Projections | None:
-        known = [part for part in parts if part is not None]
-        return np.concatenate(known) if len(known) == len(parts) else None
 
-    entered, left = zip(*(told_of(trace, tokens=count) for trace, count in of_stage), strict=True)
-    return joined(entered), joined(left)
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.chains.comparison import Contradiction
+from cosine_node.chains.traces import Contradiction
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.standing import Standings
 from cosine_protocol.stage import LayerRange

@@ -11,8 +11,7 @@ from typing import Any, Final
 from cosine_engine.pool_size import AUTO
 from cosine_engine.processes.answer import answer_of
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.stages.coverage import lacked_most
-from cosine_node.stages.part_sizes import PartSizes
+from cosine_node.stages.parts import PartSizes, lacked_most
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord, Role

@@ -20,7 +20,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.stages.coverage import Kind, kinds_of
+from cosine_node.stages.parts import Kind, kinds_of
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import NodeRecord, Role
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.stages.part_sizes import PartSizes, size_text
+from cosine_node.stages.parts import PartSizes, size_text
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange
 

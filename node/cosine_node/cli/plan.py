@@ -14,7 +14,7 @@ from cosine_node.chains.model_needs import model_needs
 from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
 from cosine_node.cli.asking import survey_once
-from cosine_node.stages.part_sizes import size_text
+from cosine_node.stages.parts import size_text
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError

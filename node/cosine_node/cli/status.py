@@ -19,7 +19,7 @@ from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
-from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
+from cosine_node.stages.parts import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets

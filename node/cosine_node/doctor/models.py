@@ -18,7 +18,7 @@ from cosine_node.doctor.machine import SMALLER
 from cosine_node.serving.fetched_model import local_folder
 from cosine_node.serving.node import load_models
 from cosine_node.serving.node_options import NodeOptions
-from cosine_node.stages.part_sizes import size_text
+from cosine_node.stages.parts import size_text
 from cosine_p2p.gguf.header import part_names
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

@@ -256,12 +256,12 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
 )
 STAGE: Final[tuple[Series[ObservedStage], ...]] = (
     gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.requests),
-    counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.counts.opened),
+    counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.passes.counts.opened),
     counter("cosine:stage_passes", "Passes finished.", lambda s: s.service.progress.steps),
-    histogram("cosine:stage_pass_seconds", "Time of a stage's pass.", lambda s: s.service.counts.pass_s),
-    histogram("cosine:stage_pass_rows", "Requests in it.", lambda s: s.service.counts.pass_rows),
-    counter("cosine:stage_busy_seconds", "Time in which passes ran.", lambda s: s.service.busy.total_s),
-    counter("cosine:stage_fed_tokens", "Tokens in all passes.", lambda s: s.service.counts.fed_tokens),
+    histogram("cosine:stage_pass_seconds", "Time of a stage's pass.", lambda s: s.service.passes.counts.pass_s),
+    histogram("cosine:stage_pass_rows", "Requests in it.", lambda s: s.service.passes.counts.pass_rows),
+    counter("cosine:stage_busy_seconds", "Time in which passes ran.", lambda s: s.service.passes.busy.total_s),
+    counter("cosine:stage_fed_tokens", "Tokens in all passes.", lambda s: s.service.passes.counts.fed_tokens),
     gauge("cosine:stage_pool_tokens", "Tokens that the pool of all chains holds.", lambda s: s.pool_tokens),
     gauge("cosine:stage_room_tokens", "Tokens for a new head's chain.", lambda s: s.service.room_tokens),
     gauge(

@@ -14,7 +14,7 @@ from cosine_engine.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_s
 from cosine_engine.models.unloading import ModelMemory, WaitForWork
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.paged import PagedEngine
-from cosine_node.chains.runner import ChainRunner
+from cosine_node.chains.chain import StageChain
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.idle_passes import IdlePasses
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, in_ending_thread
@@ -171,7 +171,7 @@ class RunningNode(AnnouncedNode):
         served: ServedModel,
         options: NodeOptions,
         *,
-        chain: ChainRunner | None = None,
+        chain: StageChain | None = None,
     ) -> None:
         """A `chain` has its own cost curve, of passes over the whole chain."""
         device = options.emulated_device
@@ -245,7 +245,7 @@ class VerifierNode(RunningNode):
         options: NodeOptions,
         *,
         home: HomeModel | None = None,
-        chain: ChainRunner | None = None,
+        chain: StageChain | None = None,
     ) -> None:
         super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None

@@ -17,8 +17,9 @@ from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, cla
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
-from cosine_node.stages.engine import StageHost, wanted_tensors
+from cosine_node.stages.host import StageHost, wanted_tensors
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
+from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import MAX_CHAINS, StageService
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.transport.base import StreamHandler
@@ -122,16 +123,15 @@ class StageNode(AnnouncedNode):
         self.threads = Threads("engine", 1)
         digest = names.facts.digest()
         host = StageHost(loaded.model, grammars=Grammars.of(names.folder) if loaded.model.layers.is_last else None)
+        least_s = loaded.curve.seconds if is_emulated else None
+        passes = StagePasses(self.threads, least_s=least_s, share=share, note_pass=speed.note)
         self.service = StageService(
             host,
             transport=joined.transport,
             target_digest=digest,
-            offload=self.threads,
+            passes=passes,
             pass_s=speed.pass_s,
-            least_s=loaded.curve.seconds if is_emulated else None,
-            share=share,
             note_addresses=joined.transport.note_addresses,
-            note_pass=speed.note,
         )
 
     def _handlers(self) -> dict[str, StreamHandler]:
@@ -144,7 +144,7 @@ class StageNode(AnnouncedNode):
 
     def _record_fields(self) -> dict[str, Any]:
         model, service = self._loaded.model, self.service
-        busy = round(1000 * service.busy.share(time.monotonic()) / BUSY_STEP_PERMILLE) * BUSY_STEP_PERMILLE
+        busy = round(1000 * service.passes.busy.share(time.monotonic()) / BUSY_STEP_PERMILLE) * BUSY_STEP_PERMILLE
         offer = StageOffer(
             first_layer=model.layers.first,
             end_layer=model.layers.end,

@@ -106,7 +106,7 @@ class StageWork(Work):
 
     @classmethod
     def of(cls, service: StageService) -> Self:
-        counts = service.counts
+        counts = service.passes.counts
         return cls(requests=counts.opened, passes=service.progress.steps, fed_tokens=counts.fed_tokens)
 
     def __str__(self) -> str:

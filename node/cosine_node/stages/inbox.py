@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,15 +9,11 @@ from cosine_engine.base import Row
 from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.feeds import rows_of
-from cosine_node.stages.operations import BadActivations
-from cosine_protocol.errors import CosineError, MalformedMessage
+from cosine_node.stages.frames import BadActivations, rows_of
+from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage import (
-    KEPT_TOKENS,
-    MAX_FEED_TOKENS,
     Activations,
     BookOperation,
-    FeedPart,
     FeedPass,
     KeepPath,
     OpenSequence,
@@ -27,37 +22,6 @@ from cosine_protocol.stage import (
     ReserveRoom,
     ReusePrefix,
 )
-
-WINDOW_S: Final = 30.0
-"""The time of a few requests; a record is renewed when its load has changed."""
-
-
-class BusyShare:
-    """The share of recent time in which a device computed, one pass at a time. Times never go back."""
-
-    def __init__(self, *, now_s: float) -> None:
-        self._began_s = now_s
-        self._passes: deque[tuple[float, float]] = deque()
-        self.total_s = 0.0
-
-    def note(self, *, began_s: float, ended_s: float) -> None:
-        """Record a finished pass."""
-        self._passes.append((began_s, ended_s))
-        self.total_s += ended_s - began_s
-        self._forget(ended_s)
-
-    def share(self, now_s: float) -> float:
-        """The share of the last `WINDOW_S` seconds, or of the time since the start, 0..1."""
-        self._forget(now_s)
-        window_s = min(WINDOW_S, now_s - self._began_s)
-        if window_s <= 0.0:
-            return 0.0
-        busy_s = sum(ended_s - max(began_s, now_s - window_s) for began_s, ended_s in self._passes)
-        return min(1.0, busy_s / window_s)
-
-    def _forget(self, now_s: float) -> None:
-        while self._passes and self._passes[0][1] <= now_s - WINDOW_S:
-            self._passes.popleft()
 
 
 @dataclass(slots=True)
@@ -173,54 +137,6 @@ def _size(operation: BookOperation | QueuedFeed) -> int:
         case ReusePrefix(_, numbers) | KeepPath(_, numbers) | PruneNodes(_, numbers):
             return operation_bytes + number_bytes * len(numbers)
     return operation_bytes
-
-
-PROBES_A_TOKEN: Final = 4
-"""A head probes once for a check, and a replay once for each seed of the other chain."""
-
-
-class TooManyProbes(CosineError):
-    """A head probes more tokens than a stage answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedFeed:
-    """The input and output of a stage in one pass, as bytes; None at the ends of the chain."""
-
-    tokens: int
-    entered: bytearray | None
-    left: bytes | None
-
-
-class ComputedFeeds:
-    """The latest passes of one chain at one stage, kept for probes within `KEPT_TOKENS`, but at least one."""
-
-    def __init__(self) -> None:
-        self._tokens = 0
-        self._feeds: dict[int, ComputedFeed] = {}
-        self._unprobed_tokens = 0
-
-    def add(self, number: int, feed: ComputedFeed) -> None:
-        """Add a pass, and forget the oldest beyond the limit."""
-        self._feeds[number] = feed
-        self._tokens += feed.tokens
-        self._unprobed_tokens += PROBES_A_TOKEN * feed.tokens
-        while self._tokens > KEPT_TOKENS and len(self._feeds) > 1:
-            self._tokens -= self._feeds.pop(next(iter(self._feeds))).tokens
-
-    def take(self, parts: Sequence[FeedPart]) -> list[ComputedFeed | None]:
-        """The feed of each part, None if it is not kept. Raises `MalformedMessage`, `TooManyProbes`."""
-        tokens = sum(part.tokens for part in parts)
-        if tokens > MAX_FEED_TOKENS:
-            raise MalformedMessage(f"a probe of {tokens} tokens")
-        if tokens > self._unprobed_tokens:
-            raise TooManyProbes("more tokens are probed than were fed")
-        self._unprobed_tokens -= tokens
-        found = []
-        for part in parts:
-            feed = self._feeds.get(part.feed)
-            found.append(feed if feed is not None and part.first + part.tokens <= feed.tokens else None)
-        return found
 
 
 TURN_STEPS: Final = 1_000

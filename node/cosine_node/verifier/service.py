@@ -10,7 +10,7 @@ from cosine_engine.base import Engine
 from cosine_engine.constraints.grammars import guide_of
 from cosine_engine.curve import CostCurve, break_even
 from cosine_engine.models.unloading import WaitForWork
-from cosine_node.chains.runner import ChainRunner
+from cosine_node.chains.chain import StageChain
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.runner import Runner
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
@@ -75,7 +75,7 @@ class VerifierService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
-        chain: ChainRunner | None = None,
+        chain: StageChain | None = None,
         make_rows: Callable[..., PassRows] = PassRows,
         knows: Callable[[str], bool] = lambda author: False,
     ) -> None:

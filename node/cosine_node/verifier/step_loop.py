@@ -15,7 +15,7 @@ two steps and call `wake`. Each turn does this:
    for generation the target's choices are walked down the tree (`VerifierRequest.judge`) and posted, with a
    transcript when it is due and the signed account at the end.
 
-A whole model runs one pass at a time: step 4 is awaited before the next turn. Over stages (`ChainRunner`) passes
+A whole model runs one pass at a time: step 4 is awaited before the next turn. Over stages (`StageChain`) passes
 are *ordered*: several may be under way, the next begins when `FeedPace` allows, and known tokens count as fed once
 their pass has begun.
 
@@ -41,12 +41,12 @@ from cosine_engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, 
 from cosine_engine.constraints.grammars import GrammarTooComplex
 from cosine_engine.curve import CostCurve
 from cosine_engine.models.unloading import WaitForWork
-from cosine_node.chains.runner import ChainRunner
+from cosine_node.chains.chain import StageChain
 from cosine_node.chains.search import NoChain
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedPace, OneAtATime
 from cosine_node.passes.runner import Pass, Runner
-from cosine_node.stages.operations import ChainLost
+from cosine_node.stages.frames import ChainLost
 from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
@@ -84,7 +84,7 @@ class StepLoop:
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
-        chain: ChainRunner | None = None,
+        chain: StageChain | None = None,
         on_place: Callable[[], None] = lambda: None,
         make_rows: Callable[..., PassRows] = PassRows,
     ) -> None:
@@ -316,7 +316,7 @@ class StepLoop:
         else:
             self.fail(request, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
 
-    async def _go_on_elsewhere(self, chain: ChainRunner) -> None:
+    async def _go_on_elsewhere(self, chain: StageChain) -> None:
         """Resume all requests over another chain from their committed tokens; fail them if there is none."""
         lost = [under_way.done for under_way in self._under_way]
         self._under_way.clear()

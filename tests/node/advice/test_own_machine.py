@@ -14,7 +14,7 @@ from cosine_node.advice import own_machine
 from cosine_node.advice.own_machine import OwnMachine
 from cosine_node.chains.model_needs import fit_of, target_sizes
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.stages.part_sizes import PartSizes
+from cosine_node.stages.parts import PartSizes
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage import LayerRange
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer

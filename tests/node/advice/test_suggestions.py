@@ -6,7 +6,7 @@ import pytest
 
 from cosine_node.advice.suggestions import Advice, MeasuredMachine, TargetSwarm, advise, draft_limit_s
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.stages.part_sizes import PartSizes
+from cosine_node.stages.parts import PartSizes
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of, stage_offer

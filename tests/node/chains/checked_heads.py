@@ -11,14 +11,14 @@ from typing import Any, Final
 import torch
 
 from cosine_engine.base import Row
-from cosine_engine.kv_pool import PagePool
 from cosine_engine.torch.pass_way import PassWay
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.chains.checks import ChainChecks
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import RemoteChain
-from cosine_node.chains.source import ChainNeeds, ChainSource
-from cosine_node.stages.engine import StageModel, load_part
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.finder import ChainFinder
+from cosine_node.chains.known_stages import ChainNeeds
+from cosine_node.chains.links import StageLinks
+from cosine_node.stages.host import StageModel, load_part
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage import LayerRange
@@ -59,8 +59,6 @@ class Head:
     def __init__(self, stages: ServedStages) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
-        # As the clock of its source, because notes of other times would expire.
-        self.now_s = asyncio.get_running_loop().time()
         rng = random.Random(0)
         slots = stages.models[0].slots
         needs = ChainNeeds(
@@ -71,16 +69,19 @@ class Head:
             least_pool_tokens=32,
         )
         transport = stages.network.join("head")
-        self.source = ChainSource(transport, self.directory, needs, chance=rng.random)
-        self.checks = ChainChecks(
-            self.source,
-            chance=rng.random,
-            now_s=lambda: self.now_s,
-            draw=rng.randbytes,
-        )
-        self.disputes = self.source.disputes
-        self.engine: ChainEngine | None = None
-        self.chain: RemoteChain | None = None
+        self.finder = ChainFinder(transport, self.directory, needs, chance=rng.random)
+        self.checks = ChainChecks(self.finder, chance=rng.random, draw=rng.randbytes)
+        self.disputes = self.finder.disputes
+        self.engine: StagedEngine | None = None
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
+    def links(self) -> StageLinks:
+        assert self.engine is not None
+        return self.engine.links
 
     async def announce(self, number: int, **fields: Any) -> None:
         """Announce a stage; lower numbers announce a higher speed."""
@@ -94,31 +95,23 @@ class Head:
 
     async def open(self) -> None:
         """Open the best chain. Raises `NoChain`."""
-        first = self.engine.opened if self.engine is not None else 0
-        self.chain = await self.source.open(first_sequence=first)
-        assert self.source.pool_tokens is not None and self.source.numerics is not None
-        self.engine = ChainEngine(
-            self.chain,
-            PagePool(tokens=self.source.pool_tokens),
-            vocab_tokens=self.stages.models[0].vocab_tokens,
-            context_tokens=256,
-            numerics=self.source.numerics,
-            first_sequence=first,
-        )
-        self.engine.witness = self.checks.begin(self.chain)
+        links = await self.finder.open(first_sequence=self.engine.opened if self.engine is not None else 0)
+        if self.engine is None:
+            self.engine = StagedEngine(links, context_tokens=256)
+        self.engine.go_on(links, self.checks.begin(links))
 
     async def write(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """Write a text token by token, over a new chain if the last was lost."""
-        if self.chain is None or self.chain.lost.is_set():
+        if self.engine is None or self.links.lost.is_set():
             await self.open()
-        assert self.engine is not None and self.chain is not None
+        assert self.engine is not None
         sequence = self.engine.open(sampling=Sampling(), prompt_tokens=len(prompt), scope="all")
         known = self.engine.reuse_prefix(sequence, prompt)
         fed, text = tuple(prompt[known:]), list[int]()
         while len(text) < TOKENS:
             row = Row.chain(sequence, fed, scored_from=len(fed) - 1)
             self.engine.begin([row])
-            [result] = self.engine.end([row], list(await self.chain.answer()))
+            [result] = self.engine.end([row], list(await self.links.answer()))
             self.engine.keep(sequence, row.nodes)
             text.append(result.choices[0].token)
             fed = (text[-1],)
@@ -137,8 +130,7 @@ class Head:
 
     @property
     def used(self) -> list[str]:
-        assert self.chain is not None
-        return list(self.chain.stages)
+        return list(self.links.stages)
 
 
 @asynccontextmanager
@@ -157,4 +149,4 @@ async def head_of(
             yield head
         finally:
             await head.checks.close()
-            await head.source.close()
+            await head.finder.close()

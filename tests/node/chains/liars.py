@@ -9,9 +9,10 @@ import torch
 
 from cosine_engine.base import Row, RowResult
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.engine import HostedChain, StageHost, StageModel
-from cosine_node.stages.inbox import ComputedFeed, ComputedFeeds
-from cosine_node.stages.service import ServedChain, StageService
+from cosine_node.stages.host import HostedChain, StageHost, StageModel
+from cosine_node.stages.proof import ComputedFeed, ComputedFeeds
+from cosine_node.stages.served_chain import ServedChain
+from cosine_node.stages.service import StageService
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.stage import FeedPart, Join
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cosine_node.chains.disputes import CLEARLY
-from cosine_node.stages.engine import StageModel
+from cosine_node.stages.host import StageModel
 from tests.engine.staged import ranges
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie
@@ -51,7 +51,7 @@ async def test_the_first_lie_is_found_and_nobody_else_suffers(
     async with head_of(thrice, {liar: lie}) as head:
         await head.checked()
         assert head.rejected == {f"stage {liar}"}
-        assert head.chain is not None and head.chain.lost.is_set()
+        assert head.links.lost.is_set()
         # The next text is written by others, and right.
         assert await head.checked() == expected
         assert f"stage {liar}" not in head.used
@@ -100,7 +100,7 @@ async def test_who_lies_about_others_texts_is_found_too(
             if head.rejected:
                 break
         assert head.rejected == {"stage 7"} and not head.disputes.open(head.now_s)
-        assert head.chain is not None and not head.chain.lost.is_set()
+        assert not head.links.lost.is_set()
 
 
 @in_real_time
@@ -153,6 +153,6 @@ async def test_who_does_not_say_what_it_computes_is_left_for_others(
 ) -> None:
     async with head_of(thrice, {OF_THE_MIDDLE: Lie.NO_WORD}) as head:
         await head.checked()
-        assert head.chain is not None and head.chain.failed_peer == "stage 1"
+        assert head.links.failed_peer == "stage 1"
         assert await head.checked() == expected
         assert not head.rejected

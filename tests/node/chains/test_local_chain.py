@@ -6,9 +6,9 @@ import torch
 
 from cosine_engine.base import BadLogits, Row
 from cosine_engine.kv_pool import PagePool
-from cosine_node.stages.engine import StageEngine
+from cosine_node.stages.host import StageEngine
 from cosine_protocol.request import Sampling
-from tests.engine.local_chain import LocalChain
+from tests.engine.local_chain import LocalLinks
 from tests.engine.staged import load_stages, ranges
 from tests.node.stages.chains import POOL_TOKENS, head_of
 
@@ -20,7 +20,7 @@ def stages_of(folder: Path) -> list[StageEngine]:
 
 def test_a_row_without_finite_logits_fails_alone_and_is_taken_back_everywhere(folder: Path) -> None:
     stages = stages_of(folder)
-    head = head_of(LocalChain(stages), first_sequence=7)
+    head = head_of(LocalLinks(stages))
     good, bad = (head.open(sampling=Sampling(), prompt_tokens=3) for _ in range(2))
     head.forward([Row.chain(good, (3, 4)), Row.chain(bad, (5, 6))])
     weight = stages[-1].model.packed.model.lm_head.weight.data

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.pass_times import LATE_PASSES, EndedPass, PassTimes, StuckPass
+from cosine_node.chains.measured import LATE_PASSES, EndedPass, PassTimes, StuckPass
 
 WAY_S = 0.02
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.chains.planning import Machine, ModelNeeds, make_plan
-from cosine_node.stages.part_sizes import PartSizes
+from cosine_node.stages.parts import PartSizes
 from cosine_protocol.errors import UsageError
 
 GIB = 2**30

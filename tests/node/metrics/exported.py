@@ -15,6 +15,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, registry_of
+from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
@@ -71,7 +72,10 @@ def registries() -> list[CollectorRegistry]:
                 facts={"version": "v", "layers": "0:1 of 1"},
                 pool_tokens=64,
                 service=StageService(
-                    ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=engine
+                    ScriptedStage(),
+                    transport=network.join("stage"),
+                    target_digest=bytes(32),
+                    passes=StagePasses(engine),
                 ),
                 network=NETWORK,
                 directory=DIRECTORY,

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import transformers as tf
 
-from cosine_engine.kv_pool import PagePool
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import ChainPlan
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.links import ChainPlan, StageLinks
 from cosine_node.chains.search import StagePlace
-from cosine_node.stages.engine import StageHost, StageModel
-from cosine_node.stages.operations import Chain
-from cosine_node.stages.service import Offload, StageService
+from cosine_node.stages.host import StageHost, StageModel
+from cosine_node.stages.passes import Offload, StagePasses
+from cosine_node.stages.service import INBOX_BYTES, StageService
 from cosine_p2p.request.offload import Threads
 from tests.engine.tiny_models import COMMON, VOCAB, build
 
@@ -60,15 +59,8 @@ class ServedStages:
         )
 
 
-def head_of(chain: Chain, *, first_sequence: int = 0) -> ChainEngine:
-    return ChainEngine(
-        chain,
-        PagePool(tokens=POOL_TOKENS),
-        vocab_tokens=VOCAB,
-        context_tokens=256,
-        numerics="float32",
-        first_sequence=first_sequence,
-    )
+def head_of(links: StageLinks) -> StagedEngine:
+    return StagedEngine(links, context_tokens=256)
 
 
 async def at_once(work: Callable[[], None]) -> None:
@@ -84,6 +76,7 @@ async def served(
     offload: Offload | None = None,
     host_of: Callable[[int, StageModel], StageHost] = lambda number, model: StageHost(model),
     service_of: Callable[..., StageService] = StageService,
+    inbox_bytes: int = INBOX_BYTES,
     **options: Any,
 ) -> AsyncIterator[ServedStages]:
     """Each model served by a peer of its own; without `offload` their passes run in one thread."""
@@ -94,7 +87,10 @@ async def served(
     transports = [network.join(name) for name in names]
     for number, (transport, model) in enumerate(zip(transports, models, strict=True)):
         host = host_of(number, model)
-        service = service_of(host, transport=transport, target_digest=TARGET, offload=offload or threads, **options)
+        passes = StagePasses(offload or threads, **options)
+        service = service_of(
+            host, transport=transport, target_digest=TARGET, passes=passes, inbox_bytes=inbox_bytes
+        )
         await service.start()
         stages.hosts.append(host)
         stages.services.append(service)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cosine_node.stages.engine import StageModel
+from cosine_node.stages.host import StageModel
 from tests.engine.staged import load_untried, ranges
 from tests.node.stages.chains import POOL_TOKENS, save_tiny
 

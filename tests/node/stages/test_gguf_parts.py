@@ -13,7 +13,7 @@ from cosine_engine.gguf.file import GgufFile
 from cosine_engine.gguf.unfolding import unfold
 from cosine_engine.models.engine_kind import EngineChoice
 from cosine_engine.torch.loading import read_config
-from cosine_node.stages.engine import load_part, wanted_tensors
+from cosine_node.stages.host import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage import LayerRange

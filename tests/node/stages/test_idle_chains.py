@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_engine.base import Row
 from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.stages.engine import StageModel
-from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.idle_chains import FRESH_S, IDLE_S, IDLERS_S, IdleChains
+from cosine_node.stages.frames import feed_messages
+from cosine_node.stages.host import StageModel
+from cosine_node.stages.served_chain import FRESH_S
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode
@@ -30,62 +28,6 @@ from tests.scenes import in_virtual_time
 
 def chain_of(number: int) -> bytes:
     return bytes([number]) * 16
-
-
-def test_a_chain_is_idle_a_while_after_its_last_pass_and_sooner_before_its_first() -> None:
-    chains = IdleChains()
-    for number, now_s in enumerate((0.0, 1.0, 2.0)):
-        chains.note_joined(chain_of(number), peer_id=f"head {number}", network="", now_s=now_s)
-    chains.note_begun(chain_of(1))
-    chains.note_begun(chain_of(2))
-    chains.note_worked(chain_of(2), now_s=3.0)
-    assert chains.idle(now_s=FRESH_S - 0.1) == []
-    assert chains.idle(now_s=FRESH_S) == [chain_of(0)]
-    # A pass of the other one is still running.
-    assert chains.idle(now_s=3.0 + IDLE_S) == [chain_of(0), chain_of(2)]
-
-
-def test_who_held_room_without_work_has_none_to_come_when_it_joins_anew_nor_has_its_network() -> None:
-    chains = IdleChains()
-
-    def joined(number: int, peer_id: str, network: str, now_s: float) -> bool:
-        """True if the chain is idle from the start."""
-        chain = chain_of(number)
-        chains.note_joined(chain, peer_id=peer_id, network=network, now_s=now_s)
-        return chain in chains.idle(now_s=now_s)
-
-    assert not joined(0, "a", "203.0.113.0/24", 0.0)
-    chains.note_ended(chain_of(0), now_s=1.0)
-    assert joined(1, "a", "", 2.0)
-    assert joined(2, "b", "203.0.113.0/24", 2.0)
-    assert not joined(3, "b", "198.51.100.0/24", 2.0)
-    assert not joined(4, "c", "", 2.0)
-    # Work clears the memory of idleness.
-    chains.note_begun(chain_of(1))
-    chains.note_worked(chain_of(1), now_s=3.0)
-    chains.note_ended(chain_of(1), now_s=4.0)
-    assert not joined(5, "a", "", 5.0)
-    assert not joined(6, "d", "203.0.113.0/24", 1.0 + IDLERS_S)
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.floats(0.0, 4.0)), max_size=60))
-def test_no_chain_that_works_is_ever_idle(steps: list[tuple[int, int, float]]) -> None:
-    chains, now_s = IdleChains(), 0.0
-    last_s: dict[int, float] = {}
-    for number, kind, pause_s in steps:
-        now_s += pause_s
-        if number not in last_s:
-            chains.note_joined(chain_of(number), peer_id=f"{number % 2}", network=f"{number % 3}", now_s=now_s)
-            last_s[number] = -1e9
-        elif kind:
-            chains.note_begun(chain_of(number))
-            chains.note_worked(chain_of(number), now_s=now_s)
-            last_s[number] = now_s
-        else:
-            chains.note_ended(chain_of(number), now_s=now_s)
-            del last_s[number]
-        idle = chains.idle(now_s=now_s)
-        assert all(chain_of(one) not in idle for one, at_s in last_s.items() if now_s - at_s < IDLE_S)
 
 
 class Head:

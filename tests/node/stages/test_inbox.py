@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_engine.base import Row
-from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import WINDOW_S, BusyShare, QueuedFeed, StageInbox
-from cosine_node.stages.operations import BadActivations
+from cosine_node.stages.frames import BadActivations, feed_messages
+from cosine_node.stages.inbox import QueuedFeed, StageInbox
+from cosine_node.stages.passes import WINDOW_S, BusyShare
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage import (
     MAX_PART_BYTES,

@@ -10,7 +10,7 @@ import transformers as tf
 from cosine_engine.models.engine_kind import EngineChoice
 from cosine_engine.torch.loading import read_config
 from cosine_node.stages import opening
-from cosine_node.stages.engine import load_part
+from cosine_node.stages.host import load_part
 from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange

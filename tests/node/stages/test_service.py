@@ -14,9 +14,10 @@ import torch
 from cosine_engine.base import PREFIX, Row
 from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_node.stages.engine import HostedChain, StageModel
-from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
+from cosine_node.stages.frames import feed_messages
+from cosine_node.stages.host import HostedChain, StageModel
+from cosine_node.stages.inbox import StageInbox
+from cosine_node.stages.proof import PROBES_A_TOKEN
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import Message
@@ -290,7 +291,7 @@ async def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns
 async def test_a_sequence_has_a_bounded_number_of_nodes(
     stages: ServedStages, head: Channel, before: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosine_node.stages.service.MAX_NAMED_NODES", 8)
+    monkeypatch.setattr("cosine_node.stages.served_chain.MAX_NAMED_NODES", 8)
     for message in (
         OPEN,
         *fed(Row.chain(0, (3,) * 5)),
@@ -337,7 +338,7 @@ async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Pa
                 assert service.room_tokens == 16
                 async with stream_of(stages, "third", asked(4, tokens=32)) as third:
                     assert "are free together" in await refusal(third)
-        assert service.counts.opened == 2
+        assert service.passes.counts.opened == 2
 
 
 def test_passes_of_a_stage_take_a_share_of_the_time(

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from cosine_engine.base import PREFIX, OutOfPages, Row
 from cosine_engine.forward.support import UnsupportedModel
 from cosine_engine.kv_pool import PagePool
-from cosine_node.stages.engine import HostedChain, StageEngine, StageHost, StageModel, load_part
-from cosine_node.stages.operations import BadActivations
+from cosine_node.stages.frames import BadActivations
+from cosine_node.stages.host import HostedChain, StageEngine, StageHost, StageModel, load_part
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage import LayerRange

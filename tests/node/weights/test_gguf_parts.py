@@ -11,7 +11,7 @@ from cosine_engine.gguf.unfolding import unfold, unfold_part
 from cosine_engine.gguf.writing import write_gguf
 from cosine_engine.models.partial_folder import PartialFolder
 from cosine_engine.torch.loading import read_config
-from cosine_node.stages.engine import load_part, wanted_tensors
+from cosine_node.stages.host import load_part, wanted_tensors
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.chains.stage_speeds import FORGOTTEN_S, RECENT_PASSES, SUSPECTED_S, StageSpeeds, Suspicions
+from cosine_node.chains.measured import FORGOTTEN_S, RECENT_PASSES, SUSPECTED_S, StageSpeeds, Suspicions
 
 
 def measured(*passes_s: float, expected_s: float = 0.02) -> StageSpeeds:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.stages.projections import AT_ONCE_TOKENS, Projections, project, read_projections
+from cosine_node.stages.proof import AT_ONCE_TOKENS, Projections, project, read_projections
 
 SEED: Final = bytes(range(16))
 TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

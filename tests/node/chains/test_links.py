@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from cosine_engine.base import Choice, Row, RowResult
-from cosine_node.chains import remote_chain
-from cosine_node.chains.remote_chain import open_chain
-from cosine_node.stages.engine import StageModel
-from cosine_node.stages.feeds import answer_of, results_of, rows_of
-from cosine_node.stages.operations import ChainLost
+from cosine_node.chains import links
+from cosine_node.chains.links import StageLinks
+from cosine_node.stages.frames import ChainLost, answer_of, results_of, rows_of
+from cosine_node.stages.host import StageModel
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
@@ -65,8 +64,8 @@ async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, 
         asked.expected = serve_alone(whole, asked, 5)
     async with served(stages) as swarm:
         head = swarm.network.join("head")
-        async with open_chain(head, swarm.plan(first_sequence=7)) as chain:
-            engine = head_of(chain, first_sequence=7)
+        async with StageLinks.opened(head, swarm.plan(first_sequence=7)) as chain:
+            engine = head_of(chain)
             for asked in requests:
                 assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
             different = await off_loop(lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4))
@@ -79,7 +78,7 @@ async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, 
 @in_real_time
 async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel], number: int, layers: str) -> None:
     async with served(stages) as swarm:
-        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+        async with StageLinks.opened(swarm.network.join("head"), swarm.plan()) as chain:
             engine = head_of(chain)
             sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
             row = Row.chain(sequence, (3, 4, 5))
@@ -98,9 +97,13 @@ async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel]
 PROBE = Probe(bytes(16), (FeedPart(0, 0, 3), FeedPart(1, 0, 1)))
 
 
+async def no_answer(*_: object) -> None:
+    return
+
+
 @in_real_time
 async def test_what_a_stage_sends_is_what_the_next_one_gets(stages: list[StageModel]) -> None:
-    async with served(stages) as swarm, open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+    async with served(stages) as swarm, StageLinks.opened(swarm.network.join("head"), swarm.plan()) as chain:
         engine = head_of(chain)
         sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
         await off_loop(lambda: engine.forward([Row.chain(sequence, (3, 4, 5))]))
@@ -121,20 +124,16 @@ async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
     older = tuple(name for name in channel.FEATURES if name != PROBES)
     async with served(stages) as swarm:
         monkeypatch.setattr(channel, "FEATURES", older)
-        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+        async with StageLinks.opened(swarm.network.join("head"), swarm.plan()) as chain:
             assert await chain.probe(PROBE) == [None, None, None]
     monkeypatch.undo()
-    monkeypatch.setattr(remote_chain, "PROBE_S", 0.1)
-    async with served(stages) as swarm:
-        monkeypatch.setattr(swarm.services[1], "_answer", no_answer)
-        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
-            with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not report"):
-                await chain.probe(Probe(bytes(16), ()))
-            assert chain.failed_peer == "stage 1"
-
-
-async def no_answer(*_: object) -> None:
-    return
+    monkeypatch.setattr(links, "PROBE_S", 0.1)
+    async with served(stages) as swarm, StageLinks.opened(swarm.network.join("head"), swarm.plan()) as chain:
+        [served_chain] = swarm.services[1]._chains.values()
+        monkeypatch.setattr(served_chain, "_answer", no_answer)
+        with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not report"):
+            await chain.probe(Probe(bytes(16), ()))
+        assert chain.failed_peer == "stage 1"
 
 
 @in_real_time
@@ -144,7 +143,7 @@ async def test_no_chain_whose_last_stage_would_ignore_a_part_of_requests(
     monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != SHAPING))
     async with served(stages) as swarm:
         with pytest.raises(ChainLost, match=r"^Layers 3:4 at stage 2: its version knows no shaping"):
-            async with open_chain(swarm.network.join("head"), swarm.plan()):
+            async with StageLinks.opened(swarm.network.join("head"), swarm.plan()):
                 pass
         await until(lambda: swarm.is_idle)
 
@@ -156,16 +155,16 @@ async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[St
         with pytest.raises(LocalProtocolError, match="do not hold all layers"):
             swarm.plan(skip=1)
         with pytest.raises(ChainLost, match=r"^Layers 3:4 at stage 2: layers 3:4: layers of another target"):
-            async with open_chain(head, replace(swarm.plan(), target_digest=bytes(32))):
+            async with StageLinks.opened(head, replace(swarm.plan(), target_digest=bytes(32))):
                 pass
-        async with open_chain(head, swarm.plan()):
+        async with StageLinks.opened(head, swarm.plan()):
             with pytest.raises(ChainLost, match=r"Layers 3:4 at stage 2: .*may have 160 token slots, not 320"):
-                async with open_chain(head, swarm.plan()):
+                async with StageLinks.opened(head, swarm.plan()):
                     pass
         await until(lambda: swarm.is_idle)
         await swarm.network.transports["stage 1"].close()
         with pytest.raises(ChainLost, match=r"Layers 1:3 at stage 1: .*no such peer"):
-            async with open_chain(head, swarm.plan()):
+            async with StageLinks.opened(head, swarm.plan()):
                 pass
         await until(lambda: swarm.is_idle)
 
@@ -204,7 +203,7 @@ async def test_stages_can_neither_guess_nor_link_the_client_of_a_request() -> No
         swarm.models = [WHOLE]
         for _ in range(2):
             has_opened.clear()
-            async with open_chain(head, swarm.plan()) as chain:
+            async with StageLinks.opened(head, swarm.plan()) as chain:
                 engine = head_of(chain)
                 for scope in ("client a", "client b", "client a"):
                     engine.open(sampling=Sampling(), prompt_tokens=1, scope=scope)
@@ -245,7 +244,7 @@ async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(ans
         await swarm.network.join("stage 0").serve(STAGE, lie)
         head = swarm.network.join("head")
         swarm.models = [WHOLE]
-        async with open_chain(head, swarm.plan(), answer_s=lambda tokens: 0.2) as chain:
+        async with StageLinks.opened(head, swarm.plan(), answer_s=lambda tokens: 0.2) as chain:
             engine = head_of(chain)
 
             def ask() -> None:

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from cosine_node.chains.remote_chain import ANSWER_S
+from cosine_node.chains.finder import ChainFinder
+from cosine_node.chains.links import ANSWER_S
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.source import MOST_ANSWER_S, STUCK_FACTOR, ChainSource
-from cosine_node.stages.engine import StageModel
+from cosine_node.chains.watch import MOST_ANSWER_S, STUCK_FACTOR
+from cosine_node.stages.host import StageModel
 from tests.node.chains.checked_heads import NAMES, Head, head_of, offered
 from tests.scenes import in_real_time
 
@@ -19,8 +20,8 @@ def models(halves: list[StageModel]) -> list[StageModel]:
 
 
 def chosen(head: Head) -> list[str]:
-    assert head.source.found is not None
-    return [one.place.peer_id for one in head.source.found.stages]
+    assert head.finder.found is not None
+    return [one.place.peer_id for one in head.finder.found.stages]
 
 
 @in_real_time
@@ -32,7 +33,7 @@ async def test_who_announces_layers_that_it_does_not_hold_is_gone_round(models: 
         await head.announce(1, pass_us=1, first_layer=0)
         liar = offered("stage 9", models[0], pass_us=1, end_layer=4)
         await head.directory.announce(liar, NAMES)
-        await head.source.open(first_sequence=0)
+        await head.finder.open(first_sequence=0)
         assert chosen(head) == ["stage 0", "stage 2"]
 
 
@@ -42,10 +43,10 @@ async def test_stages_of_one_data_type_make_a_chain(models: list[StageModel]) ->
         await head.announce(0)
         await head.announce(1, numerics="bfloat16", pass_us=1)
         with pytest.raises(NoChain, match="of one data type"):
-            await head.source.open(first_sequence=0)
+            await head.finder.open(first_sequence=0)
         await head.announce(2)
-        await head.source.open(first_sequence=0)
-        assert (chosen(head), head.source.numerics) == (["stage 0", "stage 2"], "float32")
+        await head.finder.open(first_sequence=0)
+        assert (chosen(head), head.finder.known.numerics) == (["stage 0", "stage 2"], "float32")
 
 
 @in_real_time
@@ -54,13 +55,13 @@ async def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: l
         await head.announce(0)
         await head.announce(1, pool_tokens=16, pass_us=1)
         await head.announce(2)
-        await head.source.open(first_sequence=0)
+        await head.finder.open(first_sequence=0)
         assert chosen(head) == ["stage 0", "stage 2"]
-        other = ChainSource(head.stages.network.join("other"), head.directory, head.source._needs)
+        other = ChainFinder(head.stages.network.join("other"), head.directory, head.finder.needs)
         opening = asyncio.ensure_future(other.open(first_sequence=0))
         await asyncio.sleep(0.1)
         assert not opening.done()
-        await head.source.close()
+        await head.finder.close()
         chain = await opening
         assert not chain.lost.is_set()
         await other.close()
@@ -71,15 +72,15 @@ async def test_an_answer_is_waited_for_as_long_as_the_stages_say_that_a_pass_tak
     models: list[StageModel],
 ) -> None:
     async with head_of(models, holders=()) as head:
-        source = head.source
+        finder = head.finder
         await head.announce(0)
         await head.announce(1)
-        await source.open(first_sequence=0)
-        assert source.found is not None and source.answer_s(source.found, 64) == ANSWER_S
+        await finder.open(first_sequence=0)
+        assert finder.found is not None and finder.watch.answer_s(finder.found, 64) == ANSWER_S
         for number in range(2):
             await head.announce(number, pass_us=6_000_000, wide_pass_us=16_000_000)
-        await source._look()
-        await source.open(first_sequence=1)
-        assert source.answer_s(source.found, 1) == pytest.approx(STUCK_FACTOR * (6 + 6))
-        assert source.answer_s(source.found, 64) == pytest.approx(STUCK_FACTOR * (16 + 16))
-        assert source.answer_s(source.found, 100_000) == MOST_ANSWER_S
+        await finder._look()
+        await finder.open(first_sequence=1)
+        assert finder.watch.answer_s(finder.found, 1) == pytest.approx(STUCK_FACTOR * (6 + 6))
+        assert finder.watch.answer_s(finder.found, 64) == pytest.approx(STUCK_FACTOR * (16 + 16))
+        assert finder.watch.answer_s(finder.found, 100_000) == MOST_ANSWER_S

@@ -42,7 +42,7 @@ from cosine_engine.torch.loading import (
 )
 from cosine_engine.torch.pass_way import PassWay
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.operations import BadActivations
+from cosine_node.stages.frames import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange
 
@@ -180,7 +180,15 @@ class StageEngine(PagedEngine):
     head prunes them.
     """
 
-    def __init__(self, model: StageModel, pool: PagePool, *, first_slot: int = 0, first_sequence: int = 0) -> None:
+    def __init__(
+        self,
+        model: StageModel,
+        pool: PagePool,
+        *,
+        first_slot: int = 0,
+        first_sequence: int = 0,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.model = model
         self._store = model.packed.store.part(first_slot=first_slot, slots=pool.capacity_tokens)
         super().__init__(
@@ -190,6 +198,7 @@ class StageEngine(PagedEngine):
             numerics=model.numerics,
             first_sequence=first_sequence,
         )
+        self.grammars = grammars
 
     def abandon(self) -> None:
         self.model.packed.abandon()
@@ -287,8 +296,9 @@ class StageHost:
         slots = next((gap[:wanted] for gap in self._gaps() if len(gap) >= wanted), None)
         if slots is None:
             raise OutOfPages(f"No {wanted} of {self.pool_tokens} token slots are free together.")
-        engine = StageEngine(self._model, pool, first_slot=slots.start, first_sequence=first_sequence)
-        engine.grammars = self.grammars
+        engine = StageEngine(
+            self._model, pool, first_slot=slots.start, first_sequence=first_sequence, grammars=self.grammars
+        )
         number = self._opened
         self._opened += 1
         self._taken[number] = slots

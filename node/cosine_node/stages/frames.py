@@ -1,4 +1,9 @@
-"""Conversion between passes and messages of a head and its stages. Pure."""
+"""The operations and passes of a chain, which its head and all its stages apply in one order, as messages. Pure.
+
+A head sends the operations that changed its own pages, trees or prefix cache. Since all begin equal and apply the
+same operations, they make the same decisions about pages and prefixes. Passes go from stage to stage with their
+activations; the last stage sends the results to the head.
+"""
 
 import math
 import struct
@@ -6,19 +11,75 @@ from collections.abc import Sequence
 
 from cosine_engine.base import BadLogits, Choice, Row, RowResult
 from cosine_engine.constraints.grammars import GrammarTooComplex
-from cosine_node.stages.operations import check_bounds
-from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_engine.paged import PagedEngine
+from cosine_protocol.errors import CosineError, LocalProtocolError, MalformedMessage
 from cosine_protocol.stage import (
     MARGIN_BYTES,
+    MAX_FEED_CHOICES,
+    MAX_FEED_ROWS,
+    MAX_FEED_TOKENS,
     MAX_PART_BYTES,
     Activations,
+    BookOperation,
     FedRow,
     FeedPass,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
     Results,
+    ReusePrefix,
     RowAnswer,
     RowFault,
     TokenEstimate,
 )
+
+
+class ChainLost(CosineError):
+    """A chain is lost, by the fault of `peer_id` if known; with `retry_after_s` that stage was only busy."""
+
+    def __init__(self, message: str, *, peer_id: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.peer_id = peer_id
+        self.retry_after_s = retry_after_s
+
+
+class BadActivations(CosineError):
+    """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
+
+
+def check_bounds(rows: Sequence[Row]) -> None:
+    """Raise `LocalProtocolError` for rows that exceed the limits of one feed."""
+    tokens = sum(len(row.tokens) for row in rows)
+    choices = sum(max(0, len(row.tokens) - row.scored_from) * (1 + row.candidates) for row in rows)
+    if not 0 < len(rows) <= MAX_FEED_ROWS or tokens > MAX_FEED_TOKENS or choices > MAX_FEED_CHOICES:
+        raise LocalProtocolError(
+            f"A feed of {len(rows)} rows, {tokens} tokens and {choices} choices and candidates is over its bounds."
+        )
+
+
+def apply_to_books(engine: PagedEngine, operation: BookOperation) -> None:
+    """Apply a head's operation. Raises `LocalProtocolError` or `OutOfPages` if head and stage are out of step."""
+    match operation:
+        case OpenSequence(sequence, sampling, prompt_tokens, scope):
+            opened = engine.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+            if opened != sequence:
+                raise LocalProtocolError(f"Sequence {opened} is the next one, not {sequence}.")
+        case ReusePrefix(sequence, tokens):
+            reused = engine.reuse_prefix(sequence, tokens)
+            if reused != len(tokens) - 1:
+                raise LocalProtocolError(
+                    f"{reused} tokens of sequence {sequence} are known, not {len(tokens) - 1}."
+                )
+        case ReserveRoom(sequence, count):
+            engine.reserve(sequence, count)
+        case KeepPath(sequence, path):
+            engine.keep(sequence, path)
+        case PruneNodes(sequence, nodes):
+            engine.prune(sequence, nodes)
+        case ReleaseSequence(sequence):
+            engine.release(sequence)
 
 
 def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") -> list[FeedPass | Activations]:

@@ -12,17 +12,18 @@ most `LINK_BYTES_PER_S`, since a stage of both chains sends those of both.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_engine.base import OutOfPages, Row
 from cosine_node.chains.checks import ChainChecks
-from cosine_node.chains.engine import ChainEngine, KeptText
+from cosine_node.chains.engine import KeptText, StagedEngine
+from cosine_node.chains.finder import ChainFinder, SecondChain
+from cosine_node.chains.known_stages import GONE_S
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.source import CHECK_S, GONE_S, LINK_BYTES_PER_S, ChainSource, SecondChain
-from cosine_node.stages.operations import ChainLost
+from cosine_node.chains.watch import CHECK_S, LINK_BYTES_PER_S
+from cosine_node.stages.frames import ChainLost
 from cosine_protocol.request import Sampling
 
 LOG = logging.getLogger(__name__)
@@ -46,23 +47,14 @@ class _WarmChain:
 
 
 class SpareChain:
-    """The second chain of a head. `run` keeps it warm until cancelled; `take` hands it over for use."""
+    """The second chain of a head. `run` keeps it warm until cancelled."""
 
-    def __init__(
-        self,
-        source: ChainSource,
-        engine: ChainEngine,
-        checks: ChainChecks,
-        *,
-        tokens_under_way: Callable[[], int],
-        token_bytes: int,
-    ) -> None:
-        """`engine` is that of the chain in use; `token_bytes` is the size of a token's activations."""
-        self._source = source
+    def __init__(self, finder: ChainFinder, engine: StagedEngine, checks: ChainChecks) -> None:
+        """`engine` is that of the chain in use."""
+        self._finder = finder
         self._engine = engine
         self._checks = checks
-        self._tokens_under_way = tokens_under_way
-        self._pause_s = EVERY_TOKENS * token_bytes / LINK_BYTES_PER_S
+        self._pause_s = EVERY_TOKENS * finder.needs.token_bytes / LINK_BYTES_PER_S
         self._warm: _WarmChain | None = None
         self._opening: asyncio.Future[SecondChain] | None = None
         self.fed_tokens = 0
@@ -82,8 +74,17 @@ class SpareChain:
         finally:
             await self._drop()
 
-    def take(self) -> SecondChain | None:
-        """Hand over the warm chain; None without one. The caller closes it."""
+    async def hand_over(self) -> StagedEngine | None:
+        """End the chain in use; return the warm engine to go on over, or None without a fit one."""
+        warm = self._take()
+        if warm is None:
+            return None
+        if await self._finder.go_on_over(warm):
+            return warm.engine
+        await warm.close()
+        return None
+
+    def _take(self) -> SecondChain | None:
         if self._opening is not None:
             # The caller opens a chain now, and room at stages may be scarce.
             self._opening.cancel()
@@ -91,7 +92,7 @@ class SpareChain:
         return None if warm is None else warm.second
 
     async def _drop(self) -> None:
-        second = self.take()
+        second = self._take()
         if second is not None:
             await second.close()
 
@@ -102,14 +103,14 @@ class SpareChain:
         """
         texts = {text.sequence: text for text in self._engine.texts}
         warm = self._warm
-        if warm is not None and (warm.second.chain.lost.is_set() or warm.beside != self._used):
+        if warm is not None and (warm.second.links.lost.is_set() or warm.beside != self._used):
             await self._drop()
             warm = None
         if warm is not None:
             for ended in warm.sequences.keys() - texts.keys():
                 warm.second.engine.release(warm.sequences.pop(ended))
         text = next((text for text in texts.values() if self._unfed(text) >= EVERY_TOKENS), None)
-        if text is None or self._tokens_under_way() > EVERY_TOKENS:
+        if text is None or self._engine.links.tokens_under_way > EVERY_TOKENS:
             return False
         if warm is None:
             warm = await self._open()
@@ -119,7 +120,7 @@ class SpareChain:
 
     @property
     def _used(self) -> tuple[str, ...]:
-        return () if self._source.found is None else self._source.found.peer_ids
+        return () if self._finder.found is None else self._finder.found.peer_ids
 
     def _unfed(self, text: KeptText) -> int:
         """The number of tokens of a text that are not computed ahead; 0 for a short one."""
@@ -131,12 +132,12 @@ class SpareChain:
     async def _open(self) -> _WarmChain | None:
         """Open a chain beside the one in use; None if that was lost meanwhile. Raises `NoChain`, `ChainLost`."""
         used = self._used
-        self._opening = asyncio.ensure_future(self._source.spare())
+        self._opening = asyncio.ensure_future(self._finder.spare())
         try:
             await asyncio.wait([self._opening])
             with suppress(asyncio.CancelledError):
                 second = self._opening.result()
-                second.engine.witness = self._checks.beside(second.chain)
+                second.engine.use(second.links, self._checks.beside(second.links))
                 self._warm = _WarmChain(second, used)
             return self._warm
         finally:
@@ -161,6 +162,6 @@ class SpareChain:
         # Passes are in order, so later ones find it computed.
         engine.keep(sequence, row.nodes)
         async with asyncio.timeout(ANSWER_S):
-            results = await warm.second.chain.answer()
+            results = await engine.links.answer()
         engine.end([row], list(results))
         self.fed_tokens += len(tokens)

@@ -1,8 +1,12 @@
-"""Comparison of two chains over one sequence: the first contradiction and the stages involved. Pure.
+"""What the stages of a chain report on a sequence, and the first contradiction between two chains. Pure.
 
 Theory of operation
 -------------------
-For each pass a stage reports projections of its input and output, whose seed was drawn afterwards (`projections`).
+For each pass a stage reports projections of its input and output, whose seed was drawn afterwards (`proof`). A
+`Witness` records which pass computed each token. A sequence may attend to keys and values that passes of other
+sequences computed, so it records by slot of the pool; and an error in one pass affects all sequences that use its
+slots later, so a sequence is compared from its first token on, as far as everything is known.
+
 A head computes the same tokens again over a second chain and compares. The output of a stage at a position depends
 on its inputs up to there, so places are compared in causal order: position by position, at each the boundaries
 between layers from first to last. At the *first* wrong place all inputs were equal, and there are three cases:
@@ -23,20 +27,26 @@ contradiction, `checks` which chains are compared.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cosine_engine.base import Choice
+from cosine_engine.base import Choice, Row, RowResult
 from cosine_engine.choice_gap import gap_of
-from cosine_node.stages.projections import Projections
+from cosine_engine.tree import SequenceTree
+from cosine_node.chains.search import StagePlace
+from cosine_node.stages.proof import Projections, read_projections
 from cosine_p2p.trust.audit_rule import WIDE, is_near_tie, most_by_chance, rounding_of
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage import LayerRange
+from cosine_protocol.stage import LayerRange, PartTrace
+
+CHECK_TOKENS: Final = 2048
+"""Only the beginning of a longer sequence is checked: the length of usual requests."""
 
 Gaps = npt.NDArray[np.float64]
 """The relative distance of two vectors, by position."""
@@ -105,36 +115,27 @@ class ChainTrace:
 
     def over(self, boundary: int) -> Projections | None:
         """The activations at a boundary between layers, as the sender or else the receiver reports them."""
-        sender, receiver = self._at(boundary)
+        sender, receiver = self.link(boundary)
         return receiver.entered if sender.left is None else sender.left
 
-    def link_gaps(self, boundary: int) -> Gaps | None:
-        """The distance between the reports of sender and receiver; None unless both report."""
-        sender, receiver = self._at(boundary)
-        return None if sender.left is None or receiver.entered is None else apart(sender.left, receiver.entered)
-
-    def link(self, boundary: int) -> tuple[str, str]:
-        """The peer ids of the neighbours at a boundary."""
-        sender, receiver = self._at(boundary)
-        return sender.peer_id, receiver.peer_id
+    def link(self, boundary: int) -> tuple[StageTrace, StageTrace]:
+        """The neighbours at a boundary."""
+        number = next(number for number, each in enumerate(self.stages) if each.layers.end == boundary)
+        return self.stages[number], self.stages[number + 1]
 
     def between(self, first: int, end: int) -> tuple[str, ...]:
         """The stages that may be at fault for what is wrong at boundary `end` and was right at `first`."""
         suspects = [stage.peer_id for stage in self.stages if first <= stage.layers.first < end]
-        if first and self._at(first)[1].entered is None:
-            suspects.insert(0, self._at(first)[0].peer_id)
-        if end < self.stages[-1].layers.end and self._at(end)[0].left is None:
-            suspects.append(self._at(end)[1].peer_id)
+        if first and self.link(first)[1].entered is None:
+            suspects.insert(0, self.link(first)[0].peer_id)
+        if end < self.stages[-1].layers.end and self.link(end)[0].left is None:
+            suspects.append(self.link(end)[1].peer_id)
         return tuple(suspects)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
         """The boundaries between its stages that at least one neighbour reports on."""
         return tuple(each.layers.end for each in self.stages[:-1] if self.over(each.layers.end) is not None)
-
-    def _at(self, boundary: int) -> tuple[StageTrace, StageTrace]:
-        number = next(number for number, each in enumerate(self.stages) if each.layers.end == boundary)
-        return self.stages[number], self.stages[number + 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +170,11 @@ def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, num
     """The first contradiction between or within two chains; None if all stages may be honest."""
     rounding = TRACE_ROUNDING[numerics]
     positions, layers = min(one.positions, other.positions), one.stages[-1].layers.layers
-    common = sorted({*one.boundaries} & {*other.boundaries})
-    gaps = {boundary: _gaps(one, other, boundary, positions) for boundary in common}
-    found: list[Contradiction] = []
+    gaps: dict[int, Gaps] = {}
+    for boundary in sorted({*one.boundaries} & {*other.boundaries}):
+        ours, theirs = one.over(boundary), other.over(boundary)
+        assert ours is not None and theirs is not None, "a boundary of both"
+        gaps[boundary] = apart(ours[:positions], theirs[:positions])
 
     def crossing(end: int, position: int) -> Contradiction:
         upto = {each: of_each[: position + 1] for each, of_each in gaps.items() if each < end}
@@ -183,27 +186,34 @@ def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, num
             place=(position, end),
         )
 
+    found = [each for chain in (one, other) for each in _broken_links(chain, positions)]
     for boundary, of_boundary in gaps.items():
         if (position := _first(of_boundary, rounding.wrong)) is not None:
             found.append(crossing(boundary, position))
         elif _median(of_boundary) > rounding.wrong_median:
             found.append(crossing(boundary, positions))
-    for chain in (one, other):
-        for boundary in chain.boundaries:
-            link_gaps = chain.link_gaps(boundary)
-            if link_gaps is not None and (position := _first(link_gaps[:positions], LINK)) is not None:
-                sender, receiver = chain.link(boundary)
-                about = LayerRange(first=boundary - 1, end=boundary + 1, layers=layers)
-                place = (position, boundary)
-                found.append(
-                    Contradiction(ones=(sender,), others=(receiver,), layers=about, place=place, is_link=True)
-                )
     if found:
         # A difference of senders precedes that of the link behind them.
         return min(found, key=lambda each: (each.place, each.is_link))
     if choices_differ(one.choices, other.choices, sampling=sampling, numerics=numerics):
         return crossing(layers, positions)
     return None
+
+
+def _broken_links(chain: ChainTrace, positions: int) -> list[Contradiction]:
+    """The neighbours of a chain whose reports on what went between them differ."""
+    found = []
+    for boundary in chain.boundaries:
+        sender, receiver = chain.link(boundary)
+        if sender.left is None or receiver.entered is None:
+            continue
+        position = _first(apart(sender.left, receiver.entered)[:positions], LINK)
+        if position is not None:
+            about = LayerRange(first=boundary - 1, end=boundary + 1, layers=receiver.layers.layers)
+            ones, others = (sender.peer_id,), (receiver.peer_id,)
+            place = (position, boundary)
+            found.append(Contradiction(ones=ones, others=others, layers=about, place=place, is_link=True))
+    return found
 
 
 def choices_differ(
@@ -231,12 +241,6 @@ def agrees(trace: ChainTrace, third: ChainTrace, upto: Contradiction, *, samplin
     return found is None or found.place > upto.place
 
 
-def _gaps(one: ChainTrace, other: ChainTrace, boundary: int, positions: int) -> Gaps:
-    ours, theirs = one.over(boundary), other.over(boundary)
-    assert ours is not None and theirs is not None, "a boundary of both"
-    return apart(ours[:positions], theirs[:positions])
-
-
 def _first(gaps: Gaps, bound: float) -> int | None:
     wrong = np.flatnonzero(gaps > bound)
     return int(wrong[0]) if len(wrong) else None
@@ -249,3 +253,124 @@ def _is_clean(gaps: Gaps, rounding: TraceRounding) -> bool:
 
 def _median(gaps: Gaps) -> float:
     return float(np.median(gaps)) if len(gaps) >= MEDIAN_POSITIONS else 0.0
+
+
+Told = tuple[Projections | None, Projections | None]
+"""The reported input and output of a stage in a pass, by token; None where it reports nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class WitnessedPass:
+    """A pass, the choices after its tokens, and the stages' reports `told`, by the `seed` of the probe."""
+
+    number: int
+    rows: tuple[Row, ...]
+    tokens: int
+    end: int = 0
+    """The number of tokens fed so far, including its own."""
+    choices: list[Choice | None] = field(default_factory=list)
+    seed: bytes | None = None
+    told: tuple[Told | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedToken:
+    """A token of a sequence, and its index in the pass that computed it."""
+
+    token: int
+    fed: WitnessedPass
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedSequence:
+    """A sequence that has ended, as far as the passes of its tokens are known."""
+
+    tokens: tuple[WitnessedToken, ...]
+    sampling: Sampling
+    prompt_tokens: int
+
+
+class Witness:
+    """Records the passes of one chain. `on_answer` takes answered passes, `on_end` ended sequences."""
+
+    def __init__(
+        self,
+        *,
+        first_feed: int = 0,
+        on_answer: Callable[[WitnessedPass], object] = lambda fed: None,
+        on_end: Callable[[WitnessedSequence], object] = lambda sequence: None,
+    ) -> None:
+        self._next = first_feed
+        self.fed_tokens = 0
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._slots: dict[int, tuple[WitnessedPass, int]] = {}
+        self._unanswered: list[WitnessedPass] = []
+
+    def note_fed(self, rows: Sequence[Row], trees: Sequence[SequenceTree]) -> None:
+        """Record a pass that begins."""
+        slots = [tree.nodes[name].slot for tree, row in zip(trees, rows, strict=True) for name in row.nodes]
+        self.fed_tokens += len(slots)
+        fed = WitnessedPass(self._next, tuple(rows), len(slots), self.fed_tokens)
+        self._next += 1
+        self._unanswered.append(fed)
+        for index, slot in enumerate(slots):
+            self._slots[slot] = fed, index
+
+    def note_answered(self, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
+        """Record the results of the oldest pass over these rows."""
+        fed = next((each for each in self._unanswered if each.rows == tuple(rows)), None)
+        if fed is None:
+            return
+        self._unanswered.remove(fed)
+        for row, result in zip(rows, results, strict=True):
+            fed.choices += [None] * (len(row.tokens) - len(result.choices))
+            fed.choices += result.choices
+        fed.rows = ()
+        self._on_answer(fed)
+
+    def note_ended(self, tree: SequenceTree) -> None:
+        """Report a sequence that is about to be released."""
+        found: list[WitnessedToken] = []
+        for token, slot in zip(tree.tokens, tree.slots, strict=True):
+            fed, index = self._slots.get(slot, (None, 0))
+            if fed is None or not fed.choices:
+                break
+            found.append(WitnessedToken(token, fed, index))
+        if found:
+            self._on_end(WitnessedSequence(tuple(found), tree.sampling, tree.prompt_tokens))
+
+
+def told_of(trace: PartTrace, *, tokens: int) -> Told:
+    """Decode a stage's report on a part with `tokens` tokens."""
+    return read_projections(trace.entered, tokens=tokens), read_projections(trace.left, tokens=tokens)
+
+
+def trace_of(tokens: Sequence[WitnessedToken], places: Sequence[StagePlace]) -> ChainTrace:
+    """The trace of a sequence, as far as every stage that reports anything reports on every token."""
+    known = list(takewhile(lambda each: each.fed.told, tokens))
+    found: list[tuple[list[Projections] | None, ...]] = []
+    most = len(known)
+    for number, place in enumerate(places):
+        sides: list[list[Projections] | None] = []
+        for side, is_end in enumerate((place.layers.is_first, place.layers.is_last)):
+            if is_end or not known or known[0].fed.told[number] is None:
+                sides.append(None)
+                continue
+            of_side: list[Projections] = []
+            for each in known[:most]:
+                told = each.fed.told[number]
+                if told is None or (of_pass := told[side]) is None:
+                    break
+                of_side.append(of_pass[each.index])
+            most = len(of_side)
+            sides.append(of_side)
+        found.append(tuple(sides))
+    stages = (
+        StageTrace(
+            place.peer_id, place.layers, *(None if side is None else np.array(side[:most]) for side in sides)
+        )
+        for place, sides in zip(places, found, strict=True)
+    )
+    return ChainTrace(tuple(stages), tuple(each.fed.choices[each.index] for each in known[:most]))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_engine.base import Choice
-from cosine_node.chains.comparison import TRACE_ROUNDING, ChainTrace, StageTrace, agrees, contradiction
-from cosine_node.stages.projections import Projections
+from cosine_node.chains.traces import TRACE_ROUNDING, ChainTrace, StageTrace, agrees, contradiction
+from cosine_node.stages.proof import Projections
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage import PROJECTIONS, LayerRange
 

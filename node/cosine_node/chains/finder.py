@@ -1,0 +1,278 @@
+"""A head's finder of chains: looks for stages, opens chains over them, and has the one in use watched.
+
+Theory of operation
+-------------------
+`ChainFinder` looks for stages every ten seconds and opens the best chain that `known_stages` finds; a stage that
+refuses is asked again when it is busy, and else left out. One chain is in use at a time. Beside it, second chains
+check it (`checks`) or are kept warm for it (`spare`). What ends a chain is noted: a stage that failed is not used
+for a while, and two of which one is at fault are suspected.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from cosine_engine.curve import CostCurve
+from cosine_engine.kv_pool import PAGE_TOKENS
+from cosine_node.chains.engine import StagedEngine
+from cosine_node.chains.known_stages import ChainNeeds, KnownStages
+from cosine_node.chains.links import ChainPlan, StageLinks
+from cosine_node.chains.search import FoundChain, NoChain, chain_ways_s
+from cosine_node.chains.traces import CHECK_TOKENS
+from cosine_node.chains.watch import ChainWatch
+from cosine_node.stages.frames import ChainLost
+from cosine_p2p.directory.directory import Directory
+from cosine_p2p.transport.base import Transport
+from cosine_protocol.errors import CosineError
+from cosine_protocol.records import NetworkCoordinate, Role
+
+LOG = logging.getLogger(__name__)
+LOOK_S: Final = 10.0
+"""Interval of look-ups."""
+OPEN_S: Final = 4.5
+"""Limit for opening a chain, so that a request without one fails within 5 s."""
+JOIN_S: Final = 4.0
+"""Limit for a stage's joining: longer than a dial over a slow link."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondChain:
+    """An engine over a chain beside the one in use; call `close` at the end."""
+
+    engine: StagedEngine
+    found: FoundChain
+    close: Callable[[], Awaitable[None]]
+
+    @property
+    def links(self) -> StageLinks:
+        return self.engine.links
+
+
+class ChainFinder:
+    """Opens chains over the stages of a target, one at a time. `run` looks for stages until cancelled."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        directory: Directory,
+        needs: ChainNeeds,
+        *,
+        here: Callable[[], NetworkCoordinate | None] = lambda: None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`here` returns the head's coordinate; `chance` is uniform in [0, 1)."""
+        self._transport = transport
+        self._directory = directory
+        self.needs = needs
+        self.known = KnownStages(needs, head=transport.peer_id, here=here, chance=chance)
+        self.disputes = self.known.disputes
+        self.watch = ChainWatch(self.known)
+        self.found: FoundChain | None = None
+        self.links: StageLinks | None = None
+        """The chain in use."""
+        self._spare_tokens = 0
+        self._opened = AsyncExitStack()
+
+    async def run(self) -> None:
+        """Look for stages until cancelled."""
+        while True:
+            await self._look()
+            self._measure()
+            await asyncio.sleep(LOOK_S)
+
+    async def close(self) -> None:
+        """End the chain in use, if there is one."""
+        links = self.links
+        if links is not None and links.failed_peer is not None:
+            self.known.note_failed(links.failed_peer, now_s=_now_s())
+        elif links is not None:
+            self.known.suspicions.note(links.suspects, now_s=_now_s())
+        self._measure()
+        self.links = None
+        opened, self._opened = self._opened, AsyncExitStack()
+        await opened.aclose()
+
+    async def open(self, *, first_sequence: int) -> StageLinks:
+        """Open another chain instead of the present one, within `OPEN_S`. Raises `NoChain`."""
+        await self.close()
+        reasons: list[CosineError] = []
+        try:
+            async with asyncio.timeout(OPEN_S):
+                return await self._open(first_sequence, reasons)
+        except TimeoutError:
+            raise NoChain(str(reasons[-1]) if reasons else "No stages were found in time.") from None
+
+    async def _open(self, first_sequence: int, reasons: list[CosineError]) -> StageLinks:
+        has_looked = False
+        busy: dict[str, float] = {}
+        while True:
+            try:
+                found = self.known.best(_now_s(), busy=busy)
+            except NoChain as error:
+                reasons.append(error)
+                if has_looked:
+                    raise
+                await self._look()
+                has_looked = True
+                continue
+            # The chain needs a busy stage; the slots of the previous chain may not be free yet.
+            await asyncio.sleep(max((busy[one] for one in found.peer_ids if one in busy), default=0.0))
+            plan = self._plan(found, self._pool_tokens(found), first_sequence=first_sequence)
+            try:
+                links = await self._opened.enter_async_context(self._opening(found, plan))
+            except ChainLost as error:
+                LOG.info("no chain: %s", error)
+                reasons.append(error)
+                if error.peer_id is not None and error.retry_after_s is not None:
+                    busy[error.peer_id] = error.retry_after_s
+                self._note_lost(error)
+                continue
+            self.known.numerics, self.known.pool_tokens = plan.numerics, plan.pool_tokens
+            self._use(links, found)
+            return links
+
+    async def go_on_over(self, spare: SecondChain) -> bool:
+        """Use a chain that was kept warm instead of the present one; False if it is unfit."""
+        await self.close()
+        if spare.links.lost.is_set() or not self.known.are_fit(spare.found.peer_ids, now_s=_now_s()):
+            return False
+        self._opened.push_async_callback(spare.close)
+        self._use(spare.links, spare.found)
+        return True
+
+    def _use(self, links: StageLinks, found: FoundChain) -> None:
+        self.links, self.found = links, found
+        LOG.info("a chain over %s", ", ".join(map(str, links.plan.places)))
+        self._opened.callback(asyncio.ensure_future(self.watch.watch(links, found)).cancel)
+
+    def doubt(self) -> bool:
+        """Leave the chain as its last stage returned a row without tokens; False if there is no other."""
+        return self.links is not None and self.watch.doubt(self.links)
+
+    def curves(self, whole: CostCurve) -> tuple[CostCurve, ...]:
+        """The cost of a pass at each stage of the chain in use, of which `whole` is the measured cost.
+
+        Each stage reports the cost of one token; the measured cost of further tokens is divided in proportion.
+        """
+        assert self.found is not None, "a chain is in use"
+        alone_s = [stage.pass_s for stage in self.found.stages]
+        more = [(tokens, seconds - whole.seconds(1)) for tokens, seconds in whole.points]
+        shares = [stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s) for stage_s in alone_s]
+        return tuple(
+            CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more))
+            for stage_s, share in zip(alone_s, shares, strict=True)
+        )
+
+    def token_s(self) -> float:
+        """The seconds that a token's activations take over the slowest known link between two stages."""
+        assert self.found is not None, "a chain is in use"
+        return self.known.token_s(self.found, now_s=_now_s())
+
+    def _pool_tokens(self, found: FoundChain) -> int:
+        """The size of a chain's pool; the first chain determines it."""
+        room_tokens = min(self.known.room_tokens(found.peer_ids))
+        wanted_tokens = _whole_pages(min(self.needs.pool_tokens, room_tokens))
+        # Leave room for a second chain that checks this one over shared stages.
+        less_tokens = _whole_pages(room_tokens - min(room_tokens // 4, CHECK_TOKENS))
+        if less_tokens >= self.needs.least_pool_tokens:
+            wanted_tokens = min(wanted_tokens, less_tokens)
+        pool_tokens = self.known.pool_tokens or wanted_tokens
+        self._spare_tokens = max(0, room_tokens - pool_tokens)
+        return pool_tokens
+
+    def _plan(self, found: FoundChain, pool_tokens: int, *, first_sequence: int = 0) -> ChainPlan:
+        ways_s = chain_ways_s(found.peer_ids, head=self._transport.peer_id, rtt_s=self.known.known_rtt_s)
+        return ChainPlan(
+            places=tuple(one.place for one in found.stages),
+            target_digest=self.needs.target_digest,
+            numerics=self.known.numerics or self.known.numerics_of(found),
+            vocab_tokens=self.needs.vocab_tokens,
+            pool_tokens=pool_tokens,
+            first_sequence=first_sequence,
+            ways_s=ways_s[:-1],
+        )
+
+    def _opening(self, found: FoundChain, plan: ChainPlan) -> AbstractAsyncContextManager[StageLinks]:
+        return StageLinks.opened(self._transport, plan, answer_s=partial(self.watch.answer_s, found), join_s=JOIN_S)
+
+    @asynccontextmanager
+    async def second(
+        self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
+    ) -> AsyncIterator[StagedEngine]:
+        """An engine over a chain beside the one in use, with a pool of at most `pool_tokens`.
+
+        The chain uses as few peers of `unlike` as possible, none of `without`, and random others, so that newcomers
+        are checked as well. Raises `NoChain`, also if nobody else holds any layers, and `ChainLost`.
+        """
+        found = self.known.best(_now_s(), unlike=unlike, without=without)
+        room_tokens = min(pool_tokens, self._room_beside(found, unlike, is_any=bool(without)))
+        opened = await self._open_second(found, room_tokens)
+        try:
+            yield opened.engine
+        except ChainLost as error:
+            self._note_lost(error)
+            raise
+        finally:
+            await opened.close()
+
+    async def spare(self) -> SecondChain:
+        """A second chain with an equal pool and few common stages. Raises `NoChain` or `ChainLost`."""
+        assert self.found is not None and self.known.pool_tokens is not None, "beside a chain"
+        used, now_s = self.found.peer_ids, _now_s()
+        found = self.known.best(now_s, excluded=used, without=self.known.doubted(now_s).difference(used))
+        if self._room_beside(found, used) < self.known.pool_tokens:
+            raise NoChain("Stages have no room for a second chain as large as the first.")
+        return await self._open_second(found, self.known.pool_tokens)
+
+    def _room_beside(self, found: FoundChain, used: Collection[str], *, is_any: bool = False) -> int:
+        """The largest pool of a second chain in tokens. Raises `NoChain` without other stages, unless `is_any`."""
+        others = set(found.peer_ids).difference(used)
+        if not others and not is_any:
+            raise NoChain("Nobody else holds any of these layers.")
+        rooms = self.known.room_tokens(others)
+        if len(others) < len(found.stages):
+            rooms.append(self._spare_tokens)
+        room_tokens = _whole_pages(min(rooms))
+        if not room_tokens:
+            raise NoChain("Stages that others do not replace have no room for a second chain.")
+        return room_tokens
+
+    async def _open_second(self, found: FoundChain, pool_tokens: int) -> SecondChain:
+        plan = self._plan(found, pool_tokens)
+        async with AsyncExitStack() as opening:
+            try:
+                links = await opening.enter_async_context(self._opening(found, plan))
+            except ChainLost as error:
+                self._note_lost(error)
+                raise
+            engine = StagedEngine(links, context_tokens=pool_tokens)
+            return SecondChain(engine, found, opening.pop_all().aclose)
+
+    def _note_lost(self, error: ChainLost) -> None:
+        if error.peer_id is not None and error.retry_after_s is None:
+            self.known.note_failed(error.peer_id, now_s=_now_s())
+
+    def _measure(self) -> None:
+        """Store the round-trip times that the chain's streams have measured."""
+        if self.links is not None:
+            self.known.note_rtts(self.links.rtts_s)
+
+    async def _look(self) -> None:
+        """Look for stages; keep the known ones if the directory does not answer."""
+        try:
+            self.known.see(await self._directory.find(Role.STAGE, self.needs.target_digest.hex()))
+        except CosineError as error:
+            LOG.info("no stages were looked up: %s", error)
+
+
+def _whole_pages(tokens: int) -> int:
+    return tokens // PAGE_TOKENS * PAGE_TOKENS
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
