@@ -52,6 +52,11 @@ def public_key_of(peer_id: str) -> bytes:
     return public_key
 
 
+def multihash_of(peer_id: str) -> bytes:
+    """A peer id in bytes, as in libp2p's messages. Raises `BadSignature`."""
+    return _PEER_PREFIX + public_key_of(peer_id)
+
+
 def signed_bytes(*, kind: str, signer: str, digest: bytes, body: bytes) -> bytes:
     """The signed bytes: `"cosine/<kind>/1" || signer || d_0 || body`, each part after its length."""
     parts = (f"cosine/{kind}/1".encode(), signer.encode(), digest, body)

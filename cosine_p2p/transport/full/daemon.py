@@ -20,7 +20,7 @@ from cosine_p2p.transport.full.sockets import make_socket_folder
 from cosine_p2p.transport.hosts import mtu_bytes
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
-from cosine_protocol.identity import public_key_of
+from cosine_protocol.identity import multihash_of
 
 DIAL_BACKOFF: Final = "dial backoff"  # p2pd's error for a peer that it recently could not reach.
 DIAL_AGAIN_S: Final = 2.0  # p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go).
@@ -203,8 +203,7 @@ def _why_no_answer(maddrs: Sequence[str]) -> str:
 
 def _peer_bytes(peer_id: str) -> bytes:
     try:
-        public_key_of(peer_id)
-        return bytes(PeerID.from_base58(peer_id).to_bytes())
+        return multihash_of(peer_id)
     except BadSignature:
         raise PeerLost(peer_id, "that is not a peer id") from None
 

@@ -16,6 +16,7 @@ from cosine_p2p.dht.postings import PostingChecker, RecordStore
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS
 from cosine_p2p.transport.config import peer_of
+from cosine_p2p.transport.full.daemon import Daemon
 from cosine_p2p.transport.full.dht_gate import GatedHandlers, GatedStub
 from cosine_p2p.transport.full.dht_service import DhtService
 from cosine_p2p.transport.full.library import (
@@ -41,7 +42,6 @@ REPLICAS: Final = 5
 WORKERS: Final = 4
 RPC_TIMEOUT_S: Final = 3.0
 SILENT_S: Final = 5.0  # How long a node that did not answer is left out of look-ups.
-CONTROL_TIMEOUT_S: Final = 1.0  # The daemon is on this machine, and other calls wait for it.
 MIN_PATIENCE_S: Final = 0.5  # After the first answer to a ping the others have twice its time, and this.
 
 
@@ -85,7 +85,7 @@ class DhtNode(DHTProtocol):  # type: ignore[misc]  # hivemind has no types
     @classmethod
     async def start(
         cls,
-        p2p: Any,
+        daemon: Daemon,
         *,
         checker: PostingChecker,
         store: RecordStore,
@@ -95,6 +95,7 @@ class DhtNode(DHTProtocol):  # type: ignore[misc]  # hivemind has no types
     ) -> "DhtNode":
         """A node that does not dial silent peers, and in client mode answers no calls."""
         # hivemind's own handlers would answer without the rules of the service.
+        p2p = daemon.p2p
         node = await cls.create(
             p2p, node_id_of(p2p.peer_id), BUCKET_SIZE, DEPTH_MODULO, REPLICAS, RPC_TIMEOUT_S, client_mode=True
         )
@@ -107,8 +108,8 @@ class DhtNode(DHTProtocol):  # type: ignore[misc]  # hivemind has no types
                 node,
                 checker=checker,
                 store=store,
-                addresses=partial(_addresses, p2p),
-                hang_up=partial(_hang_up, p2p, gate),
+                addresses=partial(_addresses, daemon),
+                hang_up=partial(_hang_up, daemon, gate),
             )
             await node.add_p2p_handlers(p2p, GatedHandlers(service, gate))
         return node  # type: ignore[no-any-return]
@@ -210,17 +211,14 @@ def _nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
     return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
 
 
-async def _addresses(p2p: Any) -> dict[str, str]:
+async def _addresses(daemon: Daemon) -> dict[str, str]:
     try:
-        async with asyncio.timeout(CONTROL_TIMEOUT_S):
-            peers = await p2p._client.list_peers()
+        ways = await daemon.ways()
     except (OSError, EOFError, TimeoutError, P2PDaemonError):
         return {}
-    return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
+    return {peer_id: maddrs[0] for peer_id, maddrs in ways.items() if maddrs}
 
 
-async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
+async def _hang_up(daemon: Daemon, gate: PeerGate, peer_id: str) -> None:
     gate.note_disconnected(peer_id)
-    with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
-        async with asyncio.timeout(CONTROL_TIMEOUT_S):
-            await p2p._client.disconnect(PeerID.from_base58(peer_id))
+    await daemon.disconnect(peer_id)

@@ -429,7 +429,7 @@ class HivemindTransport:
                 await self._see_alike(daemon)
             async with asyncio.timeout(self.config.start_timeout_s):
                 dht = await DhtNode.start(
-                    daemon.p2p,
+                    daemon,
                     checker=self._checker,
                     store=self._store,
                     # A node that cannot be dialled stores nothing for others.

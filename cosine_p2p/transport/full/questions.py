@@ -13,7 +13,7 @@ from multiaddr import Multiaddr
 
 from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.identity import public_key_of
+from cosine_protocol.identity import multihash_of
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 AUTONAT: Final = "/libp2p/autonat/1.0.0"
@@ -105,11 +105,6 @@ def maddrs_in(data: bytes, number: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def peer_bytes(peer_id: str) -> bytes:
-    """The multihash of a peer id, which contains its Ed25519 key."""
-    return b"\x00\x24\x08\x01\x12\x20" + public_key_of(peer_id)
-
-
 async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> Reservation:
     """Reserve a relay for an hour. Raises `PeerLost`, also for a limit below `least_bytes`."""
     answer = await ask(dial, peer_id, HOP, _RESERVE, timeout_s)
@@ -138,7 +133,7 @@ async def ask_dial_back(
 ) -> str | None:
     """The address at which a peer just reached us, None if it failed. Raises `PeerLost` if it did not try."""
     plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
-    info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
+    info = field(1, multihash_of(own_id)) + b"".join(field(2, each) for each in plain)
     return read_dial_back(
         await ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s), peer_id
     )
