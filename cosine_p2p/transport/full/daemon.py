@@ -6,7 +6,7 @@ the process does.
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -75,16 +75,14 @@ class Daemon:
             accept(info.peer_id.to_base58(), protocol, reader, writer)
 
         try:
-            async with asyncio.timeout(CONTROL_TIMEOUT_S):
-                await self._control.stream_handler(protocol, on_stream)
-        except (OSError, EOFError, TimeoutError, P2PDaemonError) as error:
+            await self._answered(self._control.stream_handler(protocol, on_stream))
+        except PeerLost:
             self._control.handlers.pop(protocol, None)
-            raise PeerLost(self.peer_id, f"the local network daemon does not answer ({error})") from None
+            raise
 
     async def withdraw(self, protocol: str) -> None:
-        with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
-            async with asyncio.timeout(CONTROL_TIMEOUT_S):
-                await self._control.remove_stream_handler(protocol)
+        with suppress(PeerLost):
+            await self._answered(self._control.remove_stream_handler(protocol))
 
     async def open(
         self, peer_id: str, protocol: str, timeout_s: float
@@ -107,20 +105,17 @@ class Daemon:
         writer.close()
 
     async def disconnect(self, peer_id: str) -> None:
-        with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
-            async with asyncio.timeout(CONTROL_TIMEOUT_S):
-                await self._control.disconnect(PeerID.from_base58(peer_id))
+        with suppress(PeerLost):
+            await self._answered(self._control.disconnect(PeerID.from_base58(peer_id)))
 
     async def visible_maddrs(self) -> tuple[str, ...]:
-        """Our own addresses as p2pd announces them. Raises `OSError`, `EOFError` or `TimeoutError`."""
-        async with asyncio.timeout(CONTROL_TIMEOUT_S):
-            _, maddrs = await self._control.identify()
+        """Our own addresses as p2pd announces them. Raises `PeerLost` for our own daemon."""
+        _, maddrs = await self._answered(self._control.identify())
         return tuple(f"{maddr}/p2p/{self.peer_id}" for maddr in maddrs)
 
     async def ways(self) -> dict[str, tuple[str, ...]]:
         """The addresses of all connections, by peer. Raises as `visible_maddrs`."""
-        async with asyncio.timeout(CONTROL_TIMEOUT_S):
-            peers = await self._control.list_peers()
+        peers = await self._answered(self._control.list_peers())
         ways: dict[str, tuple[str, ...]] = {}
         for peer in peers:
             peer_id = peer.peer_id.to_base58()
@@ -130,6 +125,13 @@ class Daemon:
     async def close(self) -> None:
         await end(self.p2p)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _answered(self, call: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                return await call
+        except (OSError, EOFError, TimeoutError, P2PDaemonError) as error:
+            raise PeerLost(self.peer_id, f"the local network daemon does not answer ({error})") from None
 
     async def _call(
         self, request: Any, peer_id: str, timeout_s: float

@@ -24,7 +24,6 @@ from cosine_p2p.transport.full.library import (
     DHTLocalStorage,
     DHTProtocol,
     DictionaryDHTValue,
-    P2PDaemonError,
     PeerID,
     ValueWithExpiration,
     dht_pb2,
@@ -214,7 +213,7 @@ def _nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
 async def _addresses(daemon: Daemon) -> dict[str, str]:
     try:
         ways = await daemon.ways()
-    except (OSError, EOFError, TimeoutError, P2PDaemonError):
+    except PeerLost:
         return {}
     return {peer_id: maddrs[0] for peer_id, maddrs in ways.items() if maddrs}
 

@@ -213,7 +213,7 @@ class HivemindTransport:
     async def visible_maddrs(self) -> tuple[str, ...]:
         """Our full addresses; the last known ones while the daemon is down."""
         if self._running is not None:
-            with suppress(OSError, EOFError, TimeoutError):
+            with suppress(PeerLost):
                 self._maddrs = await self._running.daemon.visible_maddrs()
         return self._maddrs
 
@@ -335,7 +335,7 @@ class HivemindTransport:
     async def _ways_to(self, daemon: "Daemon", peer_id: str) -> tuple[str, ...]:
         try:
             return (await daemon.ways()).get(peer_id, ())
-        except (OSError, EOFError, TimeoutError):
+        except PeerLost:
             return ()
 
     def _permitted(self, peer_id: str) -> dict[str, str]:
@@ -388,7 +388,7 @@ class HivemindTransport:
                 await daemon.disconnect(peer_id)
                 await daemon.connect(peer_id, (*quic, *maddrs), self.config.dial_timeout_s)
 
-        with suppress(OSError, EOFError, TimeoutError):
+        with suppress(PeerLost):
             await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
 
     async def _up(self, peer_id: str) -> _Running:
@@ -485,7 +485,7 @@ class HivemindTransport:
         assert self._running is not None
         try:
             ways = await self._running.daemon.ways()
-        except (OSError, EOFError, TimeoutError):
+        except PeerLost:
             return
         connected = [f"{maddrs[0]}/p2p/{peer_id}" for peer_id, maddrs in ways.items() if maddrs]
         self.connected_peers = len(connected)

@@ -57,7 +57,7 @@ class InitialPeers:
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                with suppress(PeerLost, OSError, EOFError, TimeoutError):
+                with suppress(PeerLost):
                     has_moved = self.has_moved()
                     if not self.local:
                         continue
@@ -88,7 +88,7 @@ class InitialPeers:
     async def connect_anew(self) -> None:
         """Drop all connections, which p2pd would consider alive for 40 s, and dial again."""
         daemon = await self._daemon()
-        with suppress(OSError, EOFError, TimeoutError):
+        with suppress(PeerLost):
             await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
         await asyncio.gather(*map(self._meet, self.maddrs))
 

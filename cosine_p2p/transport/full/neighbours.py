@@ -81,7 +81,7 @@ class Neighbours:
         self._strangers.pop(peer_id)
 
     async def answer(self, stream: Stream) -> None:
-        with suppress(PeerLost, ValueError, OSError, EOFError, TimeoutError):
+        with suppress(PeerLost, ValueError, TimeoutError):
             async with asyncio.timeout(2 * ANSWER_S):
                 named = {value for number, value in fields(await read_message(stream)) if number == 1}
                 seen_at = await self._where_seen(asyncio.get_running_loop().time())
@@ -99,7 +99,7 @@ class Neighbours:
         local = local_hosts(())
         known = self._seen_at.get(local, now_s)
         if known is None:
-            with suppress(PeerLost, OSError, EOFError, TimeoutError):
+            with suppress(PeerLost):
                 if peers := public_peers(await (await self._daemon()).ways())[:OBSERVERS]:
                     known = frozenset(filter(None, await asyncio.gather(*map(self._host_seen_by, peers))))
                     self._seen_at.note(local, known, now_s)

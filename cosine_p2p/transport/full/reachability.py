@@ -131,7 +131,7 @@ class Reachability:
                 await self._ask(ways, peers, own)
             has_met = self._initial.meet(ways)
             await self._judge(ways, peers, own, has_changed=has_moved or has_met)
-        except (PeerLost, OSError, EOFError, TimeoutError) as error:
+        except PeerLost as error:
             logger.debug("the network could not be looked at: %s", error)
             return False
         return bool(peers)
@@ -213,7 +213,7 @@ class Reachability:
     async def _dial_back(self, asked: _Asked, peer_id: str, own: Sequence[str]) -> None:
         try:
             reached = await ask_dial_back(self._dial, peer_id, self._peer_id, own, timeout_s=DIAL_BACK_S)
-        except (PeerLost, OSError, EOFError):
+        except PeerLost:
             return
         finally:
             self._has_answer.set()

@@ -99,6 +99,6 @@ async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> 
                 return granted.circuit_bytes
             finally:
                 await us.close()
-    except (PeerLost, UsageError, OSError, EOFError, TimeoutError):
+    except (PeerLost, UsageError, OSError, TimeoutError):
         logger.debug("our own relay could not be asked", exc_info=True)
         return None
