@@ -7,7 +7,7 @@ from cosine_protocol import fields as f
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.draft import CommittedTokens
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.identity import Signed, SignedField, open_signed
+from cosine_protocol.identity import Signed, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stage import MAX_NAMED_STAGES
 from cosine_protocol.stream import StreamMessage
@@ -27,7 +27,7 @@ class AskAudit:
     request: Request
     tokens: CommittedTokens
     author: f.PeerId
-    transcript: Annotated[Signed[Transcript], SignedField(Transcript)]
+    transcript: Signed[Transcript]
     likelihoods: Annotated[Likelihoods, f.AtMost(f.MAX_PROMPT_TOKENS)] | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 from cosine_protocol import fields as f
 from cosine_protocol import stream
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
-from cosine_protocol.identity import Signed, SignedField, open_signed
+from cosine_protocol.identity import Signed, open_signed
 from cosine_protocol.request import Request
 from cosine_protocol.stream import MAX_AUTHORS, StreamMessage
 
@@ -112,7 +112,7 @@ class Start:
     number: f.Number
     request: Request
     committed: CommittedTokens
-    mandate: Annotated[Signed[Mandate], SignedField(Mandate)] | None = None
+    mandate: Signed[Mandate] | None = None
     d_0: f.Digest | None = None
     shares_feedback: bool | None = None
 

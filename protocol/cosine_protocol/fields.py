@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -222,7 +222,8 @@ def message(tag: int, *, kw_only: bool = False) -> Callable[[type[_T]], type[_T]
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """The (name, kind) of every field of a message class, in wire order.
 
-    A field that may be None is an `Added` one if that is its default, else a `Maybe`.
+    A field that may be None is an `Added` one if that is its default, else a `Maybe`. A generic class has its kind
+    from its own `kind_of`.
     """
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
@@ -237,6 +238,8 @@ def _kind_of(hint: Any, *, is_added: bool = False) -> Kind:
         return Added(_kind_of(of)) if is_added else Maybe(_kind_of(of))
     if hint is bool:
         return Flag()
+    if kind_of := getattr(get_origin(hint), "kind_of", None):
+        return cast(Kind, kind_of(*get_args(hint)))
     if isinstance(hint, type):
         return Struct(hint)
     kind: Kind | AtMost = hint.__metadata__[0]

@@ -129,6 +129,10 @@ class Signed(Generic[BodyT]):
     body: Annotated[bytes, Bytes(MAX_FRAME_BYTES)]
     signature: Signature
 
+    @staticmethod
+    def kind_of(body: type[SignedBody]) -> "SignedField":
+        return SignedField(body)
+
 
 @dataclass(frozen=True, slots=True)
 class SignedField(Struct):

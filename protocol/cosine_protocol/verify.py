@@ -13,19 +13,10 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import Annotated, ClassVar, Final
 
+from cosine_protocol import draft, stream
 from cosine_protocol import fields as f
-from cosine_protocol import stream
-from cosine_protocol.draft import (
-    MAX_COMMIT_TOKENS,
-    MAX_TREE_NODES,
-    CommittedTokens,
-    CommitTokens,
-    Draft,
-    Mandate,
-    NodeBlock,
-)
 from cosine_protocol.errors import MalformedMessage, UsageError
-from cosine_protocol.identity import Signed, SignedField
+from cosine_protocol.identity import Signed
 from cosine_protocol.request import MAX_TOP_LOGPROBS, Request
 from cosine_protocol.stream import MAX_AUTHORS, StreamMessage
 
@@ -40,7 +31,7 @@ USER_BYTES: Final = 8  # The first bytes of a cache scope, which identify a user
 MAX_PREDICTION_TOKENS: Final = f.MAX_PROMPT_TOKENS // 4
 """A file of some thousand lines. Its 160 KiB fit into a frame with the longest prompt, 640 KiB, and constraint."""
 MAX_TOLD_BYTES: Final = 900_000  # An audit with all likelihoods of a request fits a frame.
-MAX_TOLD_TOKENS: Final = MAX_COMMIT_TOKENS  # The maximum of a commit.
+MAX_TOLD_TOKENS: Final = draft.MAX_COMMIT_TOKENS  # The maximum of a commit.
 MAX_SURPRISAL: Final = 1_000_000_000  # A thousand nats in millionths: practically impossible.
 UNITS_PER_NAT: Final = 1_000_000
 SUM_SLACK: Final = 1e-4  # Rounding errors of a sum of probabilities were at most 1e-5.
@@ -48,7 +39,7 @@ TOKEN_BYTES: Final = 5  # The maximum encoding of a token id.
 LIKELIHOOD_BYTES: Final = 7  # The maximum encoding of a likelihood without its likeliest tokens.
 LIKELY_TOKEN_BYTES: Final = 11  # The maximum encoding of one of these.
 
-AuthorIndices = Annotated[bytes, f.Bytes(MAX_TREE_NODES)]
+AuthorIndices = Annotated[bytes, f.Bytes(draft.MAX_TREE_NODES)]
 Surprisal = Annotated[int, f.Whole(MAX_SURPRISAL)]
 
 
@@ -103,7 +94,7 @@ class Open:
 
     number: f.Number
     request: Request
-    committed: CommittedTokens
+    committed: draft.CommittedTokens
     pacing: Annotated[int, f.Whole(1)]
     authors: Annotated[tuple[f.PeerId, ...], f.AtMost(MAX_AUTHORS)]
     cache_scope: Annotated[bytes, f.exactly(CACHE_SCOPE_BYTES)] | None = None
@@ -126,7 +117,7 @@ class Tree:
     number: f.Number
     base: f.Digest
     position: f.Position
-    nodes: NodeBlock
+    nodes: draft.NodeBlock
     authors: AuthorIndices
 
 
@@ -134,8 +125,8 @@ class Tree:
 class PassStats:
     """Statistics of a pass: fed nodes, committed near ties, time; in the first one cached prompt tokens."""
 
-    nodes: Annotated[int, f.Whole(MAX_TREE_NODES)]
-    near_ties: Annotated[int, f.Whole(MAX_COMMIT_TOKENS)]
+    nodes: Annotated[int, f.Whole(draft.MAX_TREE_NODES)]
+    near_ties: Annotated[int, f.Whole(draft.MAX_COMMIT_TOKENS)]
     pass_us: f.Microseconds
     cached_tokens: Annotated[int, f.Whole(f.MAX_PROMPT_TOKENS)] | None = None
 
@@ -149,12 +140,12 @@ class Commit:
 
     number: f.Number
     position: f.Position
-    tokens: CommitTokens
+    tokens: draft.CommitTokens
     digest: f.Digest
     authors: AuthorIndices
     stats: PassStats
-    transcript: Annotated[Signed[Transcript], SignedField(Transcript)] | None = None
-    likelihoods: Annotated[Likelihoods, f.AtMost(MAX_COMMIT_TOKENS)] | None = None
+    transcript: Signed[Transcript] | None = None
+    likelihoods: Annotated[Likelihoods, f.AtMost(draft.MAX_COMMIT_TOKENS)] | None = None
 
 
 @f.message(28)
@@ -176,7 +167,7 @@ class Delegate:
     """The client asks the verifier to coordinate the drafters in `Open.authors`."""
 
     number: f.Number
-    mandate: Annotated[Signed[Mandate], SignedField(Mandate)]
+    mandate: Signed[draft.Mandate]
 
 
 @f.message(24)
@@ -200,7 +191,7 @@ class Credit:
 
     number: f.Number
     author: Annotated[int, f.Whole(MAX_AUTHORS, 1)]
-    body: Annotated[bytes, f.Bytes(Draft.MAX_BYTES)]
+    body: Annotated[bytes, f.Bytes(draft.Draft.MAX_BYTES)]
     signature: f.Signature
 
 
