@@ -1,18 +1,19 @@
 """Verifiers other than the product's: for rivals, which step them, and with parts switched off."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cosine_lab.rivals.paths import best_path
-from cosine_node.verifier.pass_rows import CandidateNode, PassRows, candidate_nodes, most_probable_first
-from cosine_node.verifier.request import RequestStage, ServedRequest, Verdict, VerifierRequest
-from cosine_node.verifier.scheduler import PassSchedule
+from cosine_node.verifier.batch import NodeSelection
+from cosine_node.verifier.costs import PassCosts
+from cosine_node.verifier.request import RequestStage, Verdict, VerifierRequest
+from cosine_node.verifier.selection import CandidateNode, candidate_nodes, most_probable_first
 from cosine_node.verifier.service import VerifierService
+from cosine_node.verifier.speculation import SpeculationAccount
+from cosine_p2p.strategy.tree import TreeNode
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.draft import MAX_TREE_NODES
-from cosine_protocol.request import Request
 from cosine_protocol.verify import Open, Pacing, Tree
 
 
@@ -34,11 +35,10 @@ class Policy:
     max_nodes: int | None = None
 
 
-class PolicyRows(PassRows):
-    """Return rows with the draft nodes that a policy admits."""
+class PolicySelection(NodeSelection):
+    """Selects the draft nodes that a policy admits."""
 
-    def __init__(self, *args: Any, policy: Policy, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
@@ -49,24 +49,40 @@ class PolicyRows(PassRows):
             found = [candidate for candidate in found if candidate.node in path]
         return most_probable_first(found)[: self._policy.max_nodes] if self._policy.max_nodes is not None else found
 
-    def that_pay(self, candidates: Sequence[CandidateNode], fed_tokens: int) -> list[CandidateNode]:
-        return super().that_pay(candidates, fed_tokens) if self._policy.drops_costly_nodes else list(candidates)
+    def that_pay(
+        self, candidates: Sequence[CandidateNode], *, fed_tokens: int, costs: PassCosts
+    ) -> Sequence[CandidateNode]:
+        drops_costly = self._policy.drops_costly_nodes
+        return super().that_pay(candidates, fed_tokens=fed_tokens, costs=costs) if drops_costly else candidates
+
+
+class Unlimited(SpeculationAccount):
+    """An account that allows all nodes."""
+
+    @property
+    def may_speculate(self) -> bool:
+        return True
+
+    def most_nodes(
+        self, nodes: Iterable[TreeNode], longer_s: Callable[[int], float], *, plain_pass_s: float
+    ) -> int:
+        return len(list(nodes))
 
 
 class PolicyVerifier(VerifierService):
     """A verifier with a policy."""
 
     def __init__(self, *, policy: Policy, **options: Any) -> None:
-        super().__init__(make_rows=partial(PolicyRows, policy=policy), **options)
+        super().__init__(selection=PolicySelection(policy), **options)
         self._policy = policy
 
-    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
-        request, policy = super().request_of(channel, message, asked), self._policy
-        if not policy.uses_prompt_lookup:
-            request.lookup = None
-        if not policy.keeps_account:
-            request.account = None
-        return request
+    def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:
+        request, changes = super().request_of(channel, asked), dict[str, Any]()
+        if not self._policy.uses_prompt_lookup:
+            changes["free"] = None
+        if not self._policy.keeps_account:
+            changes["account"] = Unlimited(request.account.rates)
+        return replace(request, **changes)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -77,30 +93,23 @@ class SteppedRequest(VerifierRequest):
 
     @property
     def can_use_pass(self) -> bool:
-        return not self.awaits_prefill and (self.stage is not RequestStage.DECODE or self.is_pass_wanted)
+        return not self.awaits_choices and (self.stage is not RequestStage.DECODE or self.is_pass_wanted)
 
-    def commit(self, verdict: Verdict) -> list[int]:
+    def commit(self, verdict: Verdict) -> tuple[int, ...]:
         self.is_pass_wanted = False
         return VerifierRequest.commit(self, verdict)
 
 
-class SteppedRows(PassRows):
-    """Return rows of all nodes of stepped requests at any cost; of others those that pay."""
+class SteppedSelection(NodeSelection):
+    """Selects all nodes of stepped requests at any cost; of others those that pay."""
 
-    def _select(
-        self, active: Sequence[ServedRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
+    def select(
+        self, drafting: Sequence[tuple[int, VerifierRequest]], *, fed_tokens: int, costs: PassCosts
     ) -> list[CandidateNode]:
-        stepped = [
-            candidate
-            for index in schedule.decoding
-            for request in [active[index]]
-            if isinstance(request, SteppedRequest) and (with_crowd or not request.has_crowd)
-            for candidate in all_nodes(index, request)[:MAX_TREE_NODES]
-        ]
-        return stepped + super()._select(active, schedule, waiting=waiting, with_crowd=with_crowd)
-
-    def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
-        return [] if isinstance(request, SteppedRequest) else super().candidates(index, request)
+        stepped = [one for one in drafting if isinstance(one[1], SteppedRequest)]
+        others = [one for one in drafting if one not in stepped]
+        chosen = [candidate for one in stepped for candidate in all_nodes(*one)[:MAX_TREE_NODES]]
+        return chosen + super().select(others, fed_tokens=fed_tokens, costs=costs)
 
 
 class SteppedVerifier(VerifierService):
@@ -111,13 +120,13 @@ class SteppedVerifier(VerifierService):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(make_rows=SteppedRows, **options)
+        super().__init__(selection=SteppedSelection(), **options)
 
-    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
-        request = super().request_of(channel, message, asked)
+    def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:
+        request = super().request_of(channel, asked)
         if request.pacing is not Pacing.PLAIN or not request.drafters:
             return request
-        return SteppedRequest(**_made_with(request))
+        return SteppedRequest(**{one.name: getattr(request, one.name) for one in fields(request) if one.init})
 
     def _attach(self, request: VerifierRequest, message: Tree) -> None:
         super()._attach(request, message)
@@ -130,8 +139,3 @@ def all_nodes(index: int, request: VerifierRequest) -> list[CandidateNode]:
     return candidate_nodes(
         index, request.tree, max_depth=request.tokens_left - 1, min_path_probability=0.0, fed=request.fed
     )
-
-
-def _made_with(request: VerifierRequest) -> dict[str, Any]:
-    """Return the options of a request in its present state."""
-    return {one.name: getattr(request, one.name) for one in fields(request) if one.init}

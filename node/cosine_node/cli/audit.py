@@ -315,7 +315,7 @@ def judged_here(pieces: Sequence[Evidence], model: str, written: object) -> list
     from cosine_engine.constraints.grammars import Grammars
     from cosine_engine.models.model import ModelSource, fetch_folder, load_weights, read_names
     from cosine_engine.paged import PagedEngine
-    from cosine_node.verifier.audits import verdict_on
+    from cosine_node.verifier.audited_stream import verdict_on
 
     checked = [check(piece, written) for piece in pieces]
     claims = {index: piece.open().claim for index, piece in enumerate(pieces) if not checked[index].problem}

@@ -1,4 +1,4 @@
-"""The start time of the next pass: after the previous one, or once the slowest stage of a chain is free. Pure."""
+"""The start time of the next pass over a chain: once its slowest stage is free. Pure."""
 
 import math
 from collections import deque
@@ -30,29 +30,8 @@ MAX_SLOWNESS: Final = 16.0
 """Bounds the effect of a temporary stall."""
 
 
-class OneAtATime:
-    """A pass begins when the previous one has ended. Times are seconds of one clock."""
-
-    is_ordered = False
-    """True if passes end in the order of their start, so that several may run."""
-
-    def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:
-        """Number of tokens for the next pass of a prompt, at most `most`."""
-        return most
-
-    def wait_s(self, now_s: float, *, under_way: int) -> float:
-        """Seconds until the next pass may begin. Infinite if a running one has to end before."""
-        return math.inf if under_way else 0.0
-
-    def note_begun(self, now_s: float, *, tokens: int) -> None:
-        return
-
-    def note_ended(self, now_s: float, *, begun_s: float, tokens: int) -> None:
-        return
-
-
 class ChainPace:
-    """Passes go down a chain at the rate of its slowest stage.
+    """Passes go down a chain at the rate of its slowest stage. Times are seconds of one clock.
 
     At most as many run at once, and at most `most_under_way`, as fit into the time of one through all stages and
     back: more would only wait, while nodes could still be chosen better.
@@ -60,8 +39,6 @@ class ChainPace:
     Chunks of a prompt are pipelined. They take the time of one through the whole chain, and for each further one
     the time at the slowest stage or line; the chunk size minimises the sum.
     """
-
-    is_ordered = True
 
     def __init__(
         self,
@@ -96,6 +73,7 @@ class ChainPace:
         return max(self._curves, key=lambda curve: curve.seconds(1))
 
     def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:
+        """The number of tokens for the next pass of a prompt, at most `most`."""
         lines = len(self._curves) - 1
 
         def seconds(tokens: int) -> float:
@@ -129,6 +107,7 @@ class ChainPace:
         return self._ways[0][1] if self._ways else 0.0
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
+        """Seconds until the next pass may begin. Infinite if a running one has to end before."""
         if not under_way:
             # All stages are free, whatever was expected.
             return 0.0
@@ -164,6 +143,3 @@ class ChainPace:
 
     def _stages_s(self, tokens: int) -> float:
         return sum(curve.seconds(tokens) for curve in self._curves)
-
-
-FeedPace = OneAtATime | ChainPace

@@ -15,8 +15,8 @@ from itertools import count
 from typing import Final
 
 from cosine_node.verifier.admission import MAX_COORDINATED
+from cosine_node.verifier.batch import log_of
 from cosine_node.verifier.request import VerifierRequest
-from cosine_node.verifier.served import log_of
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.session.drafts import Drafts, claims_of, without
 from cosine_p2p.session.job import Job

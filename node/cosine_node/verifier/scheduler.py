@@ -1,29 +1,22 @@
 """The schedule of the next pass: the requests that decode, and the prompt tokens that are fed. Pure.
 
 Decoding requests need one token each and go first; prompts are fed in chunks beside them (chunked prefill:
-Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`pass_rows`).
+Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`selection`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
+from cosine_engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
-from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS, FeedPace, OneAtATime
+from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
 from cosine_node.verifier.request import ServedRequest
 from cosine_p2p.fair_places import Turns
 
-LONGEST_PASS: Final = 4.0
-"""Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""
 STALL: Final = 2.0
 """Factor by which prompts may lengthen a pass for the requests that decode in it, which are half as fast at worst.
 At 1.5 times prompts would take twice as many passes."""
-MIN_BUDGET_TOKENS: Final = 16
-"""Sixteen requests, the default `max_requests`, fit in one pass even if every token costs."""
-MOST_TOKENS: Final = 512
-"""Bounds the memory of a pass if the measured curve is flat, and of a prompt if no longer one was measured."""
-ONE_AT_A_TIME: Final = OneAtATime()
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
 
@@ -42,29 +35,18 @@ class PassSchedule:
         return len(self.decoding) + sum(self.chunks.values())
 
 
-def pass_budget_tokens(curve: CostCurve) -> int:
-    """The most tokens of a pass, from a device's measured cost."""
-    return curve.tokens_within(LONGEST_PASS, least=MIN_BUDGET_TOKENS, most=MOST_TOKENS)
-
-
-def pass_chunk_tokens(curve: CostCurve) -> int:
-    """The most prompt tokens of a pass: `MOST_TOKENS`, or more if more were measured to take little time."""
-    measured = curve.points[-1][0]
-    if measured <= MOST_TOKENS:
-        return MOST_TOKENS
-    return max(MOST_TOKENS, curve.most_tokens(within_s=LONGEST_PROMPT_PASS_S, limit=measured))
-
-
 def schedule_pass(
     requests: Sequence[ServedRequest],
     *,
     curve: CostCurve,
-    budget_tokens: int,
-    with_crowd: bool = True,
+    most_tokens: int,
+    chunk_tokens: int,
     turns: Turns,
-    pace: FeedPace = ONE_AT_A_TIME,
+    with_crowd: bool = True,
 ) -> PassSchedule:
     """The schedule of the next pass; `requests` are those that can use it, in order of admission.
+
+    At most `most_tokens` decode, and without them at most `chunk_tokens` prompt tokens are fed.
 
     Each user whose turn it is, by `turns`, has a share (`Shares`), which decoding requests take first. Requests
     beyond the shares join `with_crowd`, as long as the pass is at most `CROWD` times as long as one share makes it.
@@ -72,7 +54,7 @@ def schedule_pass(
 
     Half of the room for prompts goes to the request admitted first, which bounds the time to its first token, the
     rest to those with the least left. A prompt that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before, so
-    none of n requests waits more than n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) passes longer.
+    none of n requests waits more than n / (`most_tokens` / `MIN_CHUNK_TOKENS`) passes longer.
     """
     order = sorted(
         range(len(requests)),
@@ -92,9 +74,8 @@ def schedule_pass(
         within_s = CROWD * curve.seconds(shares.each)
         most = curve.most_tokens(within_s=within_s, limit=len(ready))
         decoding += [index for index in ready if index in crowd][: max(0, most - len(decoding))]
-    decoding = sorted(decoding[:budget_tokens])
-    unfed_tokens = max((request.unfed_tokens for request in requests), default=0)
-    room = pace.chunk_tokens(unfed_tokens, most=pass_chunk_tokens(curve))
+    decoding = sorted(decoding[:most_tokens])
+    room = chunk_tokens
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
         most = curve.most_tokens(within_s=within_s, limit=len(decoding) + room)

@@ -1,7 +1,6 @@
-"""The verifier service: it accepts streams, admits requests and gives them to the step loop."""
+"""The verifier service: it accepts streams, gives requests a place, and runs the step loop."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -15,22 +14,17 @@ from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.runner import Runner
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
 from cosine_node.verifier.audits import AuditService
+from cosine_node.verifier.batch import NodeSelection, PassBatch, log_of
+from cosine_node.verifier.chain_loop import ChainLoop
 from cosine_node.verifier.coordination import RequestCoordinator
+from cosine_node.verifier.costs import ChainCosts, PassCosts
+from cosine_node.verifier.free_drafts import FreeDrafts
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.pass_rows import PassRows
-from cosine_node.verifier.preparations import Preparations
-from cosine_node.verifier.request import (
-    DraftRates,
-    KvState,
-    PromptLookup,
-    SpeculationAccount,
-    VerifierRequest,
-)
-from cosine_node.verifier.scheduler import pass_budget_tokens
-from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_node.verifier.intake import RequestIntake, number_in_use, shutting_down
+from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_node.verifier.speculation import DraftRates, SpeculationAccount
 from cosine_node.verifier.step_loop import StepLoop
 from cosine_p2p.fair_places import FairQueue, Holder, User, whom_to_evict
-from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.speed_trial import MAX_TRIALS, TrialPath
@@ -42,7 +36,7 @@ from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.numerics import DETERMINISTIC
-from cosine_protocol.request import ConstraintKind, Request, Sampling
+from cosine_protocol.request import ConstraintKind
 from cosine_protocol.stage import MAX_NAMED_STAGES
 from cosine_protocol.stream import Error
 from cosine_protocol.verify import (
@@ -58,11 +52,15 @@ from cosine_protocol.verify import (
     Tree,
 )
 
-LOG = logging.getLogger(__name__)
 
+class VerifierService(RequestIntake[Open]):
+    """Serves `/cosine/verify` by a step loop, `run`, and `/cosine/audit` in the same passes.
 
-class VerifierService:
-    """Serves `/cosine/verify` by a step loop, `run`. Without a `coordinator` mandates are declined."""
+    Without a `coordinator` mandates are declined. With a `chain` the model runs on stages. Audits about the known
+    verifiers `knows` go first. The laboratory compares the `selection` of draft nodes with others.
+    """
+
+    waits_s = RETRY_AFTER_S
 
     def __init__(
         self,
@@ -76,50 +74,38 @@ class VerifierService:
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
         chain: StageChain | None = None,
-        make_rows: Callable[..., PassRows] = PassRows,
+        selection: NodeSelection | None = None,
         knows: Callable[[str], bool] = lambda author: False,
     ) -> None:
-        """With a `chain` the model runs on stages; `knows` is true for known verifiers of the target."""
-        self._engine = engine
-        self._chain = chain
-        self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
+        self._identity = identity
+        self._chain = chain
         self._home = home
-        self._config = config
-        self.capacity_tokens = engine.free_tokens
-        self._reads = serving_budget(places=config.max_requests)
-        self._requests = ServedRequests()
-        self._admissions = count()
-        self._is_draining = False
-        self._is_resting = False
-        self._rates: Remembered[TrialPath, DraftRates] = Remembered(MAX_TRIALS)
-        self.counts = VerifierCounts()
-        self._loop = StepLoop(
-            self._requests,
+        self._coordinator = coordinator
+        counts = VerifierCounts()
+        costs = PassCosts(curve, most_tokens=config.budget_tokens)
+        if chain is not None:
+            costs = ChainCosts(curve, chain.pace, most_tokens=config.budget_tokens)
+        batch = PassBatch(engine, costs, counts, selection=selection)
+        make: Callable[..., StepLoop] = StepLoop if chain is None else partial(ChainLoop, chain=chain)
+        loop = make(
+            batch,
             engine=engine,
             runner=runner,
-            curve=curve,
-            identity=identity,
-            budget_tokens=config.budget_tokens or pass_budget_tokens(curve),
-            counts=self.counts,
+            counts=counts,
             wait_for_work=wait_for_work,
             home=home,
-            chain=chain,
-            on_place=self._serve_waiting,
-            make_rows=make_rows,
+            on_end=self._give_places,
         )
-        self.progress = self._loop.progress
-        self.audits = AuditService(
-            self._requests,
-            engine=engine,
-            config=config,
-            counts=self.counts,
-            wake=self._loop.wake,
-            knows=knows,
-            why_not=lambda: None if chain is None else chain.why_not_judge,
-        )
-        self._queue: FairQueue[tuple[Channel, Open]] = FairQueue()
-        self._preparations = Preparations()
+        super().__init__(loop, config)
+        self.progress = loop.progress
+        self.audits = AuditService(loop, config, identity, knows=knows)
+        self._engine = engine
+        self._costs = costs
+        self._reads = serving_budget(places=config.max_requests)
+        self._admissions = count()
+        self._is_resting = False
+        self._rates: Remembered[TrialPath, DraftRates] = Remembered(MAX_TRIALS)
 
     @property
     def requests(self) -> int:
@@ -134,7 +120,21 @@ class VerifierService:
     @property
     def stages(self) -> tuple[str, ...]:
         """The peer ids of its stages, at most `MAX_NAMED_STAGES`; empty if it computes itself."""
-        return self._chain.stages[:MAX_NAMED_STAGES] if self._chain is not None else ()
+        return tuple(self._loop.stages[:MAX_NAMED_STAGES])
+
+    @property
+    def plain_pass_s(self) -> float:
+        """The time of a one-token pass by recent passes; over stages the time of a whole traversal."""
+        return self._costs.curve.seconds(1) if self._chain is None else self.pass_s
+
+    @property
+    def break_even(self) -> int | None:
+        """The permille of remote drafts that must be accepted to pay, next to home drafts; None over stages."""
+        if self._chain is not None:
+            return None
+        curve = self._costs.curve
+        beside = 1.0 if self._home is None else self._home.speedup(curve)
+        return round(1000 * break_even(curve, beside=beside))
 
     async def start(self, transport: Transport) -> None:
         """Begin to accept streams."""
@@ -146,18 +146,25 @@ class VerifierService:
         self.counts.streams += 1
         try:
             await serve_channel(
-                stream, VERIFY, self._receive, on_end=self._end, progress=self.progress, budget=self._reads
+                stream, VERIFY, self._receive, on_end=self.leave, progress=self.progress, budget=self._reads
             )
         finally:
             self.counts.streams -= 1
 
     async def run(self) -> None:
-        """Run the step loop until cancelled."""
+        """Serve until cancelled."""
         try:
-            await self._loop.run()
+            while True:
+                await self._loop.turn()
         finally:
+            self._loop.close()
             if self._coordinator is not None:
                 await self._coordinator.close()
+
+    def _give_places(self) -> None:
+        """Give free places to requests that wait, and the rest to audits."""
+        self.serve_waiting()
+        self.audits.serve_waiting()
 
     def rest(self, is_resting: bool) -> None:
         """Refuse new requests while `is_resting`; the present ones go on."""
@@ -165,31 +172,24 @@ class VerifierService:
 
     async def drain(self) -> None:
         """Refuse new requests, and return when the present ones are done."""
-        self._is_draining = True
-        self.audits.drain()
-        for channel, message in self._queue.take_where(lambda _: True):
-            self._refuse(channel, message.number, _shutting_down())
+        self.refuse_all()
+        self.audits.refuse_all()
         self._loop.is_idle.clear()
         self._loop.wake()
         await self._loop.is_idle.wait()
 
-    def _end(self, channel: Channel, reason: str) -> None:
-        LOG.debug("client %s: %s", channel.peer_id, reason)
-        self._requests.cancel_all(channel)
-        self._preparations.cancel_all(channel)
-        self._queue.take_where(lambda waiting: waiting[0] is channel)
-        self._loop.wake()
-
     def _receive(self, channel: Channel, message: Message) -> None:
         match message:
             case Open():
-                self._open(channel, message)
-            case Tree() | Delegate() | Revoke() | Cancel():
-                request = self._requests.get(channel, message.number)
+                self.ask(channel, message)
+            case Tree(number) | Delegate(number) | Revoke(number) | Cancel(number):
+                request = self._requests.get(channel, number)
                 if isinstance(request, VerifierRequest):
                     self._act(request, message)
-                else:
-                    self._act_on_waiting(channel, message)
+                elif isinstance(message, Delegate):
+                    channel.post(Declined(number, "the request has no place here yet"))
+                elif isinstance(message, Cancel):
+                    self.cancel(channel, number)
             case _:
                 channel.post(Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
@@ -206,181 +206,106 @@ class VerifierService:
             case Cancel():
                 request.is_cancelled = True
 
-    def _act_on_waiting(self, channel: Channel, message: Tree | Delegate | Revoke | Cancel) -> None:
-        """Handle a message for a request that is not served but may wait for a place."""
-        match message:
-            case Delegate(number):
-                channel.post(Declined(number, "the request has no place here yet"))
-            case Cancel(number):
-                cancelled = self._queue.take_where(lambda one: one[0] is channel and one[1].number == number)
-                if cancelled or self._preparations.cancel(channel, number):
-                    self._refuse(channel, number, self._taken())
+    def _check(self, channel: Channel, asked: Open) -> None:
+        request = admitted(asked, channel.peer_id, engine=self._engine, config=self._config)
+        if self._is_draining:
+            raise shutting_down()
+        if self._is_resting:
+            raise PeerError(ErrorCode.OVERLOADED, "the verifier rests now", RETRY_AFTER_S)
+        tokens = len(request.prompt) + request.max_new_tokens
+        if tokens > self.capacity_tokens:
+            sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"
+            raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
+        if self.waiting and len(request.prompt) > self._engine.free_tokens:
+            raise PeerError(ErrorCode.OVERLOADED, "other requests wait for memory already", RETRY_AFTER_S)
+        if self._requests.get(channel, asked.number) is not None:
+            raise number_in_use()
 
-    def _open(self, channel: Channel, message: Open) -> None:
-        """Begin a request, queue it for a place or for its constraint, or refuse it."""
-        user = _user_of(channel, message)
-        try:
-            asked = self._checked(channel, message)
-            grammars, constraint = self._engine.grammars, asked.sampling.constraint
-            if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
-                then = partial(self._open_prepared, channel, message)
-                self._preparations.begin(channel, message.number, grammars, constraint, then)
-                return
-            self._make_room(user)
-        except PeerError as refusal:
-            self._refuse(channel, message.number, refusal)
+    @property
+    def _has_place(self) -> bool:
+        return len(self._requests) < self._config.max_requests
+
+    def _make_room(self, user: User) -> None:
+        """If all places are taken, evict an audit, or a request of a user with more places than this one."""
+        if self._has_place:
             return
-        if len(self._requests) < self._config.max_requests:
-            self._begin(channel, message, asked)
-            return
-        # A client with fewer places than its share may wait for one, and so may a user of the client.
+        served = list(self._requests)
+        holders = [Holder(request.user, request.admission, is_idle=request.gives_way) for request in served]
+        if (index := whom_to_evict(user, holders)) is not None:
+            self._loop.fail(served[index], self._no_place())
+
+    def _line_of(self, user: User, asked: Open) -> FairQueue[tuple[Channel, Open]] | None:
+        """The line, for a client with fewer places than its share, and such a user of the client."""
         held = [request.user for request in self._requests]
         clients, users = [one.client for one in held], [one for one in held if one.client == user.client]
         lacks_places = len(users) < self._config.max_requests / len({user.client, *clients}) or users.count(
             user
         ) < len(users) / len({user, *users})
-        waiting = channel, message
-        if lacks_places and self._queue.put(user, waiting):
-            asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._end_waiting, waiting)
-        else:
-            self._refuse(channel, message.number, self._taken())
+        return self._lines[0] if lacks_places else None
 
-    def _open_prepared(self, channel: Channel, message: Open, failure: PeerError | None) -> None:
-        """Open a request after its constraint was compiled."""
-        if failure is not None:
-            self._refuse(channel, message.number, failure)
-        else:
-            self._open(channel, message)
-            self._loop.wake()
-
-    def _taken(self) -> PeerError:
+    def _no_place(self) -> PeerError:
         return PeerError(ErrorCode.OVERLOADED, f"all {self._config.max_requests} places are taken", RETRY_AFTER_S)
 
-    def _refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
-        self.counts.refused[ErrorCode(refusal.code)] += 1
-        LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
-        channel.post(Error(number, refusal.code, refusal.message, refusal.retry_after_s))
+    def _user_of(self, channel: Channel, asked: Open) -> User:
+        """The user behind a client's request, by the client's cache scope."""
+        return User(channel.peer_id, (asked.cache_scope or b"")[:USER_BYTES])
 
-    def _checked(self, channel: Channel, message: Open) -> Request:
-        """The request of an `Open`. Raises `PeerError` with the reason if it cannot be served here."""
-        asked = admitted(message, channel.peer_id, engine=self._engine, config=self._config)
-        if self._is_draining:
-            raise _shutting_down()
-        if self._is_resting:
-            raise PeerError(ErrorCode.OVERLOADED, "the verifier rests now", RETRY_AFTER_S)
-        tokens = len(asked.prompt) + asked.max_new_tokens
-        if tokens > self.capacity_tokens:
-            sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"
-            raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
-        if self.waiting and len(asked.prompt) > self._engine.free_tokens:
-            raise PeerError(ErrorCode.OVERLOADED, "other requests wait for memory already", RETRY_AFTER_S)
-        if self._requests.get(channel, message.number) is not None:
-            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
-        return asked
-
-    def _make_room(self, user: User) -> None:
-        """If all places are taken, evict an audit, or a request of a user with more places than this one."""
-        served = list(self._requests)
-        if not served or len(served) < self._config.max_requests:
-            return
-        holders = [Holder(request.user, request.admission, is_idle=request.gives_way) for request in served]
-        if (index := whom_to_evict(user, holders)) is not None:
-            self._loop.fail(served[index], self._taken())
-
-    def _serve_waiting(self) -> None:
-        """Give free places to waiting requests."""
-        while len(self._requests) < self._config.max_requests and (next_one := self._queue.take()):
-            channel, message = next_one
-            try:
-                self._begin(channel, message, self._checked(channel, message))
-            except PeerError as refusal:
-                self._refuse(channel, message.number, refusal)
-        self.audits.serve_waiting()
-
-    def _end_waiting(self, waiting: tuple[Channel, Open]) -> None:
-        """Refuse a request that still waits."""
-        for channel, message in self._queue.take_where(lambda one: one is waiting):
-            self._refuse(channel, message.number, self._taken())
-
-    def _begin(self, channel: Channel, message: Open, asked: Request) -> None:
-        """Begin to serve a request."""
-        request = self.request_of(channel, message, asked)
+    def _begin(self, channel: Channel, asked: Open) -> None:
+        request = self.request_of(channel, asked)
         self._requests.add(request)
-        self._queue.note_given(request.user, len(asked.prompt) + asked.max_new_tokens)
+        self._lines[0].note_given(request.user, len(asked.request.prompt) + asked.request.max_new_tokens)
         self.counts.opened += 1
-        log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(self._opened(message.number))
+        log_of(request).info("opened, %d prompt tokens", len(asked.request.prompt))
+        channel.post(self._opened(asked.number))
 
     def _opened(self, number: int) -> Opened:
         # Requests share passes, so their load must not count against a client's drafts.
-        pass_s = self._loop.curve.seconds(len(self._requests)) if self._chain is None else self.pass_s
+        pass_s = self._costs.curve.seconds(len(self._requests)) if self._chain is None else self.pass_s
         return Opened(number, round(1e6 * pass_s), self.break_even)
 
-    @property
-    def plain_pass_s(self) -> float:
-        """The time of a one-token pass by recent passes; over stages the time of a whole traversal."""
-        return self._loop.curve.seconds(1) if self._chain is None else self.pass_s
-
-    @property
-    def break_even(self) -> int | None:
-        """The permille of remote drafts that must be accepted to pay, next to home drafts; None over stages."""
-        if self._chain is not None:
-            return None
-        curve = self._loop.curve
-        beside = 1.0 if self._home is None else self._home.speedup(curve)
-        return round(1000 * break_even(curve, beside=beside))
-
-    def request_of(self, channel: Channel, message: Open, asked: Request) -> VerifierRequest:
+    def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:
         """A new request with an empty sequence."""
+        request, engine = asked.request, self._engine
+        sampling = request.sampling
         # The empty scope is shared by all clients; a client's own scope is its peer id, which is never empty.
         scope = "" if self._config.shares_prefixes else channel.peer_id
-        if message.cache_scope is not None:
-            scope = f"{scope} {message.cache_scope.hex()}"
-        sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
-        path = TrialPath.of(channel.peer_id, asked.sampling.temperature)
+        if asked.cache_scope is not None:
+            scope = f"{scope} {asked.cache_scope.hex()}"
+        sequence = engine.open(sampling=sampling, prompt_tokens=len(request.prompt), scope=scope)
+        path = TrialPath.of(channel.peer_id, sampling.temperature)
         if (rates := self._rates.get(path)) is None:
             rates = DraftRates()
         self._rates.note(path, rates)
-        lookup = guide = prediction = None
-        if message.pacing == Pacing.FREE:
-            guide = guide_of(self._engine.grammars, asked.sampling)
-            lookup = PromptLookup((*self._usual(asked.sampling), *asked.prompt, *message.committed))
-            prediction = self._predicted(message)
-        numerics = self._engine.numerics
         return VerifierRequest(
             channel,
-            message.number,
-            asked,
+            asked.number,
+            request,
             KvState(sequence, scope),
-            list(message.committed),
-            pacing=Pacing(message.pacing),
-            authors=len(message.authors),
+            list(asked.committed),
+            signer=self._identity,
             admission=next(self._admissions),
             # With the same bits in every pass, rounding decides nothing here.
-            near_tie=0.0 if numerics.endswith(DETERMINISTIC) else rounding_of(numerics).near_tie,
-            drafters=message.authors,
-            user_name=_user_of(channel, message).name,
-            lookup=lookup,
-            guide=guide,
-            prediction=prediction,
+            near_tie=0.0 if engine.numerics.endswith(DETERMINISTIC) else rounding_of(engine.numerics).near_tie,
+            user_name=self._user_of(channel, asked).name,
+            pacing=Pacing(asked.pacing),
+            drafters=asked.authors,
+            free=self._free_drafts(asked) if asked.pacing == Pacing.FREE else None,
             account=SpeculationAccount(rates),
         )
 
-    def _predicted(self, message: Open) -> Prediction | None:
-        """The client's prediction of the output, advanced past the committed tokens."""
-        tokens = message.prediction or ()
+    def _free_drafts(self, asked: Open) -> FreeDrafts:
+        """The drafts that need no model, at the end of the committed tokens."""
+        grammars, sampling = self._engine.grammars, asked.request.sampling
+        text = (*asked.request.prompt, *asked.committed)
+        if grammars is not None and sampling.constraint and sampling.constraint.kind == ConstraintKind.SCHEMA:
+            # Before there is text to copy from.
+            text = (*grammars.usual_json, *text)
+        tokens, prediction = asked.prediction or (), None
         # The client cannot know the vocabulary, so an invalid prediction does not fail the request.
-        if not tokens or max(tokens) >= self._engine.vocab_tokens:
-            return None
-        prediction = Prediction(tokens)
-        prediction.follow(message.committed)
-        return prediction
-
-    def _usual(self, sampling: Sampling) -> tuple[int, ...]:
-        """Sample tokens of text under this constraint, for drafts before there is text to copy."""
-        grammars, constraint = self._engine.grammars, sampling.constraint
-        is_json = constraint is not None and constraint.kind == ConstraintKind.SCHEMA
-        return grammars.usual_json if grammars is not None and is_json else ()
+        if tokens and max(tokens) < self._engine.vocab_tokens:
+            prediction = Prediction(tokens)
+            prediction.follow(asked.committed)
+        return FreeDrafts(text, guide=guide_of(grammars, sampling), prediction=prediction)
 
     def _coordinate(self, request: VerifierRequest, message: Delegate) -> None:
         """Coordinate a request by its client's mandate, or decline."""
@@ -413,12 +338,3 @@ class VerifierService:
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
-
-
-def _user_of(channel: Channel, message: Open) -> User:
-    """The user behind a client's request, by the client's cache scope."""
-    return User(channel.peer_id, (message.cache_scope or b"")[:USER_BYTES])
-
-
-def _shutting_down() -> PeerError:
-    return PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)

@@ -31,8 +31,9 @@ def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0, 
         request,
         KvState(sequence),
         list(output),
+        signer=SERVER,
         pacing=Pacing.FREE,
-        authors=3,
+        drafters=("a", "b", "c"),
         admission=number,
     )
 

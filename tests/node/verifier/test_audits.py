@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TOKENS_PER_S, AuditedStream, Nobody, feed
+from cosine_node.verifier.audited_stream import AuditedStream, Nobody, feed
+from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TOKENS_PER_S
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.fair_places import MAX_WAITING
@@ -17,7 +18,7 @@ from cosine_protocol.audit import AUDIT, AskAudit, Audited, AuditVerdict, open_v
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request, Sampling
-from cosine_protocol.stream import Error
+from cosine_protocol.stream import Error, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
 from cosine_protocol.verify import VERIFY, Open, Opened, Pacing
 from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, played, request_of
@@ -34,7 +35,7 @@ def replayed(
     """The verdict on a stream that `SERVER` signed, with at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
     claim = claim_of(request, tokens, first=first)
-    stream = AuditedStream.of(claim, Nobody(request.client), engine=engine, first=first)
+    stream = AuditedStream.of(claim, Nobody(request.client), engine=engine, first=first, auditor=SERVER)
     while not stream.is_compared:
         before = engine.live_tokens
         feed(engine, stream, chunk)
@@ -43,7 +44,9 @@ def replayed(
             preempted = False
             engine.release(stream.kv.sequence)
             stream.preempt(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)))
-    return open_verdict(stream.answer(SERVER), auditor=SERVER.peer_id, claim=claim)
+    answer = stream.end(FinishReason.LENGTH).message
+    assert isinstance(answer, Audited)
+    return open_verdict(answer, auditor=SERVER.peer_id, claim=claim)
 
 
 WRITTEN = {

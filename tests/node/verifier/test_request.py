@@ -11,21 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_engine.base import Choice, Row
+from cosine_engine.curve import CostCurve
 from cosine_engine.ngram import FollowerIndex
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
-from cosine_node.verifier.request import (
-    FREE_PASSES,
-    MAX_DEBT,
-    MAX_NODES,
-    MIN_PATH_PROBABILITY,
-    TARGET_AUTHOR,
-    PromptLookup,
-    RequestStage,
-    SpeculationAccount,
-    Verdict,
-    VerifierRequest,
-)
+from cosine_node.verifier.free_drafts import MAX_NODES, MIN_PATH_PROBABILITY, TARGET_AUTHOR, PromptLookup
+from cosine_node.verifier.request import PassShare, RequestStage, Verdict, VerifierRequest
+from cosine_node.verifier.speculation import FREE_PASSES, MAX_DEBT, SpeculationAccount
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.draft import BASE, Node
@@ -328,19 +320,19 @@ def test_over_stages_nobody_is_credited_for_what_the_heads_own_drafter_drafted_b
 
 def test_of_a_pass_with_home_drafts_a_client_owes_what_its_own_nodes_cost_and_did_not_bring() -> None:
     state = state_of(request_of("c"))
-    state.account, state.has_home_drafts = SpeculationAccount(), True
     nodes = [Node(BASE, 1, 0.9), Node(0, 2, 0.9)]
     state.tree.attach(state.tree.root.digest, state.tree.position, nodes[:1], [HOME_AUTHOR])
     state.tree.attach(state.tree.root.digest, state.tree.position, nodes, [1, 1])
 
-    def charge(*tokens: int, beside_home_s: float) -> bool:
-        state.has_home_drafts = True
-        given = Verdict(0, tokens, bytes(len(tokens)), (0,), 0, None)
-        state.charge(given, nodes=2, spent_s=9.0, plain_pass_s=0.1, beside_home_s=beside_home_s)
-        return state.may_speculate
+    def charge(*tokens: int, each_s: float) -> bool:
+        """Charge a pass with two nodes, one of them by the client alone, that cost this much each."""
+        state.has_home_drafts, state.beside_home = True, 1
+        curve = CostCurve(((1, 0.1), (3, 0.1 + 2 * each_s)))
+        state.charge(Verdict(0, tokens, bytes(len(tokens)), (0,), 0, None), PassShare(2, 1, 9.0, 9.0, 0.1, curve))
+        return state.account.may_speculate
 
     # The cost of home drafts is not charged.
-    assert charge(1, 7, beside_home_s=0.0)
+    assert charge(1, 7, each_s=0.0)
     # Token 1 is from both, 2 from the client alone.
-    assert charge(1, 2, 7, beside_home_s=0.1)
-    assert not charge(1, 7, beside_home_s=0.1)
+    assert charge(1, 2, 7, each_s=0.1)
+    assert not charge(1, 7, each_s=0.1)

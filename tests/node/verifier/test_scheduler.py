@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from cosine_engine.curve import CostCurve, rising
 from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
-from cosine_node.verifier.scheduler import (
-    MAX_WAIT_PASSES,
-    MOST_TOKENS,
-    STALL,
-    PassSchedule,
-    pass_chunk_tokens,
-    schedule_pass,
-)
+from cosine_node.verifier.costs import MOST_TOKENS, pass_chunk_tokens
+from cosine_node.verifier.scheduler import MAX_WAIT_PASSES, STALL, PassSchedule, schedule_pass
 from cosine_p2p.fair_places import Turns, User
 
 FLAT = CostCurve(((1, 0.06), (1024, 0.06)))
@@ -44,7 +38,9 @@ class Ready:
 
 def scheduled(requests: Sequence[Ready], curve: CostCurve, *, budget_tokens: int = 64) -> PassSchedule:
     ready: Any = requests
-    return schedule_pass(ready, curve=curve, budget_tokens=budget_tokens, turns=Turns())
+    return schedule_pass(
+        ready, curve=curve, most_tokens=budget_tokens, chunk_tokens=pass_chunk_tokens(curve), turns=Turns()
+    )
 
 
 waitings = st.lists(

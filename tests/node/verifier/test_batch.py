@@ -1,4 +1,4 @@
-"""Rows of the next pass: shares of users, selection of drafts, and preemption."""
+"""The next pass: shares of users, selection of drafts, and preemption."""
 
 import random
 from collections import Counter
@@ -10,21 +10,17 @@ from hypothesis import strategies as st
 
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_pass import CROWD
-from cosine_node.passes.feed_pace import OneAtATime
-from cosine_node.verifier.pass_rows import (
-    CandidateNode,
-    PassRows,
-    PassUnderWay,
-    candidate_nodes,
-    select_nodes,
-)
+from cosine_node.verifier.audited_stream import AuditedStream, Nobody
+from cosine_node.verifier.batch import PassBatch, PassUnderWay
+from cosine_node.verifier.costs import PassCosts
 from cosine_node.verifier.request import RequestStage
-from cosine_node.verifier.served import KvMemory, ServedRequests
+from cosine_node.verifier.selection import CandidateNode, candidate_nodes, nodes_that_pay
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.draft import BASE, Node
 from tests.node.peers import FLAT, request_of
-from tests.node.verifier.replaying import unfed
+from tests.node.verifier.replaying import claim_of, unfed
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
@@ -34,20 +30,13 @@ NO_RESULT: Any = None
 
 def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
     """Each row takes as long as the first, although the curve says that rows are free."""
-    engine, requests, failed = ScriptedEngine(vocab_tokens=64, pool_tokens=4096), ServedRequests(), list[Any]()
-    rows = PassRows(
-        requests,
-        engine=engine,
-        curve=FLAT,
-        budget_tokens=64,
-        pace=OneAtATime(),
-        fail=lambda request, error: failed.append(error),
-    )
+    engine = ScriptedEngine(vocab_tokens=64, pool_tokens=4096)
+    batch = PassBatch(engine, PassCosts(FLAT, most_tokens=64), VerifierCounts())
     for number, client in enumerate(["greedy"] * 15 + ["modest"]):
         asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
         sequence = engine.open(sampling=asked.sampling, prompt_tokens=2)
         request = unfed(asked, output=(9,), sequence=sequence, number=number)
-        requests.add(request)
+        batch.requests.add(request)
         prefill = request.prefill_row(2)
         engine.forward([prefill])
         engine.keep(sequence, prefill.nodes)
@@ -56,14 +45,14 @@ def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
     served: Counter[int] = Counter()
     passes = 300
     for _ in range(passes):
-        taken = rows.next_rows()
-        for one, row in taken:
+        taken, unfit = batch.next_rows()
+        for one, row, _ in taken:
             one.unfeed(row)
-        served.update(one.number for one, _ in taken)
+        served.update(one.number for one, _, _ in taken)
         elapsed_s = FLAT.seconds(1) * len(taken)
-        ended = PassUnderWay(taken, (0,) * len(taken), NO_RESULT, 0.0)
-        rows.note_pass(ended, forward_s=elapsed_s, ended_s=elapsed_s)
-    assert served.pop(15) == passes and len(served) == 15 and not failed
+        batch.note_pass(PassUnderWay(taken, NO_RESULT, 0.0), forward_s=elapsed_s, ended_s=elapsed_s)
+        assert not unfit
+    assert served.pop(15) == passes and len(served) == 15
     assert passes + served.total() <= 1.1 * CROWD * 2 * passes
     assert 0 < min(served.values()) < passes / 10
 
@@ -95,7 +84,7 @@ def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
     def rate(count: int) -> float:
         return (fed_tokens + sum(c.path_probability for c in ranked[:count])) / curve.seconds(fed_tokens + count)
 
-    chosen = select_nodes(candidates, fed_tokens=fed_tokens, curve=curve, budget_tokens=budget_tokens)
+    chosen = nodes_that_pay(candidates, fed_tokens=fed_tokens, curve=curve, most_tokens=budget_tokens)
     assert chosen == ranked[: len(chosen)]
     assert rate(len(chosen)) == pytest.approx(max(rate(count) for count in range(len(ranked) + 1)))
     present, known = ({(c.owner, c.node) for c in some} for some in (chosen, candidates))
@@ -106,13 +95,12 @@ def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
 # Memory.
 
 
-class Served:
+class Served(PassBatch):
     """Requests with prompts of these lengths at an engine of 64 tokens, in order of admission."""
 
     def __init__(self, *prompt_tokens: int) -> None:
-        self.engine = ScriptedEngine(pool_tokens=64)
-        self.requests = ServedRequests()
-        self.memory = KvMemory(self.engine, self.requests)
+        self.engine, self.counts = ScriptedEngine(pool_tokens=64), VerifierCounts()
+        super().__init__(self.engine, PassCosts(FLAT), self.counts)
         self.admitted = []
         for number, tokens in enumerate(prompt_tokens):
             request = request_of("c", prompt=(number,) * tokens)
@@ -124,9 +112,10 @@ class Served:
         """Reserve the pages of a whole prompt and feed it; False if it has to wait."""
         request = self.admitted[number]
         row = request.prefill_row(request.unfed_tokens)
-        if not self.memory.reserve(request, row):
+        if not self.reserve(request, row):
             return False
         self.engine.forward([row])
+        self.engine.keep(row.sequence, row.nodes)
         request.note_fed(len(row.tokens))
         return True
 
@@ -135,7 +124,22 @@ def test_nobody_begins_before_an_older_request_that_waits_for_room() -> None:
     served = Served(20, 60, 10)
     assert served.feed(0)
     assert not served.feed(1)
-    assert served.memory.preempted == 0
-    assert [served.memory.may_begin(request) for request in served.admitted[1:]] == [False, False]
+    assert served.counts.preempted == 0
+    assert [served.may_begin(request) for request in served.admitted[1:]] == [False, False]
     served.requests.remove(served.admitted[1])
-    assert served.memory.may_begin(served.admitted[2])
+    assert served.may_begin(served.admitted[2])
+
+
+def test_an_audit_whose_pages_a_request_takes_is_not_in_the_pass() -> None:
+    """The request came later and needs a page for its next token; the audit has reserved the last ones."""
+    served = Served(32)
+    assert served.feed(0)
+    [request] = served.admitted
+    request.output, request.stage = [9], RequestStage.DECODE
+    served.requests.remove(request)
+    claim = claim_of(request_of("c", prompt=(9,) * 20), (1,) * 8)
+    served.requests.add(AuditedStream.of(claim, Nobody("c"), engine=served.engine, first=0))
+    served.requests.add(request)
+    [row], _ = served.next_rows()
+    assert row.request is request and served.counts.preempted == 1
+    served.engine.forward([row.row])

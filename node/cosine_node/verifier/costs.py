@@ -1,0 +1,132 @@
+"""What passes cost, on one device or over stages, and which drafts are worth it.
+
+On a device one pass follows the other: the cost of each length is learned from real passes, a request is charged
+the time of its passes, and a node must pay for the time by which it lengthens a pass.
+
+Over stages several passes are under way, and a pass costs what it takes at the slowest stage. A real pass tells
+little about that, since it also waits and travels. Nodes are therefore charged when they are fed, and a pass is
+filled up to a length that hardly slows the stages.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cosine_engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
+from cosine_node.passes.feed_pace import ChainPace
+from cosine_node.passes.learned_curve import LearnedCurve
+from cosine_node.verifier.request import PassShare, VerifierRequest
+from cosine_node.verifier.selection import CandidateNode, allowed_nodes, nodes_that_pay
+
+LONGEST_PASS: Final = 4.0
+"""Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""
+MIN_BUDGET_TOKENS: Final = 16
+"""Sixteen requests, the default `max_requests`, fit in one pass even if every token costs."""
+MOST_TOKENS: Final = 512
+"""Bounds the memory of a pass if the measured curve is flat, and of a prompt if no longer one was measured."""
+STRETCH: Final = 1.25
+"""Factor by which drafts may lengthen a pass over stages: with recorded text over four stages of 15 ms and 200 ms
+of network time, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
+LONGER_SHARE: Final = 0.02
+"""Share of a traversal by which they may lengthen it at each stage up to `USUAL_NODES`: light stages take less time
+for a pass than its messages do, so that nodes would wait for many short passes."""
+USUAL_NODES: Final = 12
+
+
+def pass_chunk_tokens(curve: CostCurve) -> int:
+    """The most prompt tokens of a pass: `MOST_TOKENS`, or more if more were measured to take little time."""
+    measured = curve.points[-1][0]
+    if measured <= MOST_TOKENS:
+        return MOST_TOKENS
+    return max(MOST_TOKENS, curve.most_tokens(within_s=LONGEST_PROMPT_PASS_S, limit=measured))
+
+
+class PassCosts:
+    """The costs of a device's passes. `measured` is the curve of the idle device.
+
+    `most_tokens` is the most tokens of a pass that are no prompt; by default those that `LONGEST_PASS` allows.
+    """
+
+    def __init__(self, measured: CostCurve, *, most_tokens: int | None = None) -> None:
+        self.measured = measured
+        self.most_tokens = most_tokens or measured.tokens_within(
+            LONGEST_PASS, least=MIN_BUDGET_TOKENS, most=MOST_TOKENS
+        )
+        self._learned = LearnedCurve(measured)
+
+    @property
+    def curve(self) -> CostCurve:
+        """The present cost of passes."""
+        return self._learned.curve
+
+    def note_pass(self, tokens: int, *, elapsed_s: float) -> None:
+        """Learn from a finished pass."""
+        self._learned.note_pass(tokens, elapsed_s=elapsed_s)
+
+    def took_s(self, tokens: int, *, elapsed_s: float) -> float:
+        """The time for which a pass over these tokens kept others waiting; `elapsed_s` includes the work around
+        it."""
+        return elapsed_s
+
+    def share(self, *, nodes: int, load: int, elapsed_s: float) -> PassShare:
+        """The share of one of `load` requests in a pass of `elapsed_s`, with `nodes` drafted nodes."""
+        return PassShare(nodes, load, elapsed_s, elapsed_s, self.curve.seconds(load), self.curve)
+
+    def chunk_tokens(self, unfed_tokens: int) -> int:
+        """The most prompt tokens of the next pass, if the longest prompt has `unfed_tokens` left."""
+        return pass_chunk_tokens(self.curve)
+
+    def budget_tokens(self, fed_tokens: int) -> int:
+        """The most tokens of a pass that feeds `fed_tokens` without drafts."""
+        return self.most_tokens
+
+    def allowed(
+        self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
+    ) -> list[CandidateNode]:
+        """The candidates that a request's account allows beside `fed_tokens` tokens."""
+        return allowed_nodes(request, own, fed_tokens=fed_tokens, curve=self.curve, most_tokens=self.most_tokens)
+
+    def that_pay(self, candidates: Sequence[CandidateNode], *, fed_tokens: int) -> list[CandidateNode]:
+        """The candidates that pay for lengthening a pass over `fed_tokens` tokens."""
+        return nodes_that_pay(candidates, fed_tokens=fed_tokens, curve=self.curve, most_tokens=self.most_tokens)
+
+    def free_nodes(self, fed_tokens: int, *, most: int) -> int:
+        """The number of nodes, at most `most`, that do not lengthen a pass over `fed_tokens` tokens."""
+        # The learned curve has no two equal costs, so the measured one shows what is free.
+        fed_s = self.measured.seconds(fed_tokens)
+        return next((n for n in range(most) if self.measured.seconds(fed_tokens + n + 1) > fed_s), most)
+
+
+class ChainCosts(PassCosts):
+    """The costs of passes over stages; `measured` is the curve of the slowest stage."""
+
+    def __init__(self, measured: CostCurve, pace: ChainPace, *, most_tokens: int | None = None) -> None:
+        super().__init__(measured, most_tokens=most_tokens)
+        self._pace = pace
+
+    def note_pass(self, tokens: int, *, elapsed_s: float) -> None:
+        return
+
+    def took_s(self, tokens: int, *, elapsed_s: float) -> float:
+        return self.measured.seconds(tokens)
+
+    def share(self, *, nodes: int, load: int, elapsed_s: float) -> PassShare:
+        # The nodes were charged when they were fed.
+        plain_s = self.measured.seconds(load) / load
+        return PassShare(nodes, load, elapsed_s, plain_s, plain_s, self.measured)
+
+    def chunk_tokens(self, unfed_tokens: int) -> int:
+        return self._pace.chunk_tokens(unfed_tokens, most=pass_chunk_tokens(self.measured))
+
+    def budget_tokens(self, fed_tokens: int) -> int:
+        least_s = self.measured.seconds(max(1, fed_tokens))
+        longer_s = LONGER_SHARE * self._pace.traversal_s(1)
+        usual = self.measured.most_tokens(within_s=least_s + longer_s, limit=fed_tokens + USUAL_NODES)
+        return max(usual, self.measured.most_tokens(within_s=STRETCH * least_s, limit=self.most_tokens))
+
+    def allowed(
+        self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
+    ) -> list[CandidateNode]:
+        return list(own) if request.account.may_speculate else []
+
+    def that_pay(self, candidates: Sequence[CandidateNode], *, fed_tokens: int) -> list[CandidateNode]:
+        return list(candidates)
