@@ -6,7 +6,7 @@ Prompt lookup decoding (Saxena 2023) copies one continuation; this engine weight
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_engine.base import PREFIX, Choice, Row, RowResult
 from cosine_engine.kv_pool import PagePool
@@ -115,10 +115,9 @@ class NgramEngine(PagedEngine):
     log-probabilities, mixed with a uniform floor.
     """
 
-    def __init__(self, *, vocab_tokens: int, context_tokens: int, pool_tokens: int = 65_536) -> None:
-        super().__init__(
-            PagePool(tokens=pool_tokens), vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
-        )
+    def __init__(self, *, pool_tokens: int = 65_536, **options: Any) -> None:
+        """`options` are those of `PagedEngine`."""
+        super().__init__(PagePool(tokens=pool_tokens), numerics="none", **options)
         self._indices: dict[int, FollowerIndex] = {}
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:

@@ -22,10 +22,23 @@ class PagedEngine:
     Every method raises `LocalProtocolError` for the number of a sequence that is not open.
     """
 
+    tells_likelihoods: bool = False
+    """True if `forward` reports likelihoods."""
+
     def __init__(
-        self, pool: PagePool, *, vocab_tokens: int, context_tokens: int, numerics: str, first_sequence: int = 0
+        self,
+        pool: PagePool,
+        *,
+        vocab_tokens: int,
+        context_tokens: int,
+        numerics: str,
+        grammars: Grammars | None = None,
+        first_sequence: int = 0,
     ) -> None:
-        """Create it; `first_sequence` is the number of the first sequence."""
+        """`grammars` are the constraints on choices, if the engine chooses by logits of known tokens.
+
+        `first_sequence` is the number of the first sequence.
+        """
         self._pool = pool
         self.vocab_tokens = vocab_tokens
         self.context_tokens = context_tokens
@@ -34,10 +47,7 @@ class PagedEngine:
         self._trees: dict[int, SequenceTree] = {}
         # Only sequences with a scope have hashes, since the others share nothing.
         self._hashes: dict[int, BlockHashes] = {}
-        self.grammars: Grammars | None = None
-        """The constraints on choices, if the engine chooses by logits of known tokens."""
-        self.tells_likelihoods = False
-        """True if `forward` reports likelihoods."""
+        self.grammars = grammars
         self.opened = first_sequence
         """The number of the next sequence."""
 

@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from cosine_engine.base import PREFIX, Row
 from cosine_engine.constraints.grammars import Guide
@@ -12,35 +11,28 @@ from cosine_protocol.request import Sampling
 
 
 @dataclass(slots=True)
-class TokenNode:
-    """One token below the prefix: its parent's name and its absolute index in the sequence."""
+class FedNode:
+    """A token below the prefix: its parent's name, its absolute index in the sequence, and its slot in the pool."""
 
     parent: int
     token: int
     index: int
-
-
-@dataclass(slots=True)
-class FedNode(TokenNode):
-    """A token that an engine has fed; its key and value are in a slot of the pool."""
-
     slot: int
 
 
-AnyNode = TypeVar("AnyNode", bound=TokenNode)
+class SequenceTree:
+    """A sequence in a KV pool: the tokens of the kept prefix, and the live nodes by name, parents before children.
 
-
-class TokenTree(Generic[AnyNode]):
-    """The tokens of the kept prefix, and the live nodes by name, parents before children.
-
-    Subclasses add nodes with their data.
+    `slots` are those of the prefix. A `guide` restricts the next tokens.
     """
 
-    __slots__ = ("nodes", "tokens")
-
-    def __init__(self) -> None:
+    def __init__(self, *, sampling: Sampling, prompt_tokens: int, guide: Guide | None = None) -> None:
+        self.sampling = sampling
+        self.prompt_tokens = prompt_tokens
+        self.guide = guide
         self.tokens = array("q")
-        self.nodes: dict[int, AnyNode] = {}
+        self.slots = array("q")
+        self.nodes: dict[int, FedNode] = {}
 
     @property
     def live_tokens(self) -> int:
@@ -71,7 +63,7 @@ class TokenTree(Generic[AnyNode]):
         """Return the absolute index of a token that follows a live node, or the prefix."""
         return len(self.tokens) if parent == PREFIX else self.nodes[parent].index + 1
 
-    def path(self, name: int) -> list[AnyNode]:
+    def path(self, name: int) -> list[FedNode]:
         """Return the nodes from the one below the prefix down to `name`; empty for `PREFIX`."""
         path = []
         while name != PREFIX:
@@ -85,7 +77,17 @@ class TokenTree(Generic[AnyNode]):
         """Return the tokens of the prefix and of the path down to a node."""
         return [*self.tokens, *(node.token for node in self.path(name))]
 
-    def keep(self, path: Sequence[int]) -> list[AnyNode]:
+    def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
+        """Give an empty sequence a prefix that other sequences fed."""
+        self.tokens.extend(tokens)
+        self.slots.extend(slots)
+
+    def add(self, row: Row, slots: Sequence[int]) -> None:
+        """Put the tokens of a checked row into the tree."""
+        for name, parent, token, slot in zip(row.nodes, row.parents, row.tokens, slots, strict=True):
+            self.nodes[name] = FedNode(parent, token, self.index_after(parent), slot)
+
+    def keep(self, path: Sequence[int]) -> list[FedNode]:
         """Append a chain of nodes to the prefix; return the dropped nodes, which do not descend from its end.
 
         Raises `LocalProtocolError`, and changes nothing, unless `path` is a chain of live nodes from PREFIX.
@@ -95,8 +97,11 @@ class TokenTree(Generic[AnyNode]):
                 raise LocalProtocolError(f"Node {name} does not follow {parent} in this sequence.")
         if not path:
             return []
-        self._extend_prefix([self.nodes.pop(name) for name in path])
-        alive: dict[int, AnyNode] = {}
+        for name in path:
+            node = self.nodes.pop(name)
+            self.tokens.append(node.token)
+            self.slots.append(node.slot)
+        alive: dict[int, FedNode] = {}
         dropped = []
         for name, node in self.nodes.items():
             if node.parent == path[-1]:
@@ -109,11 +114,7 @@ class TokenTree(Generic[AnyNode]):
         self.nodes = alive
         return dropped
 
-    def _extend_prefix(self, kept: Sequence[AnyNode]) -> None:
-        """Extend the prefix in `keep`; subclasses add their data of the nodes."""
-        self.tokens.extend(node.token for node in kept)
-
-    def prune(self, names: Iterable[int]) -> list[AnyNode]:
+    def prune(self, names: Iterable[int]) -> list[FedNode]:
         """Drop nodes and their descendants, and return all dropped ones. Unknown names are ignored."""
         dropped = set(names) & self.nodes.keys()
         if not dropped:
@@ -124,28 +125,5 @@ class TokenTree(Generic[AnyNode]):
         return [self.nodes.pop(name) for name in dropped]
 
 
-class SequenceTree(TokenTree[FedNode]):
-    """A sequence in a KV pool: `slots` are those of the prefix, a `guide` restricts the next tokens."""
-
-    __slots__ = ("guide", "prompt_tokens", "sampling", "slots")
-
-    def __init__(self, *, sampling: Sampling, prompt_tokens: int, guide: Guide | None = None) -> None:
-        super().__init__()
-        self.sampling = sampling
-        self.guide = guide
-        self.prompt_tokens = prompt_tokens
-        self.slots = array("q")
-
-    def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
-        """Give an empty sequence a prefix that other sequences fed."""
-        self.tokens.extend(tokens)
-        self.slots.extend(slots)
-
-    def add(self, row: Row, slots: Sequence[int]) -> None:
-        """Put the tokens of a checked row into the tree."""
-        for name, parent, token, slot in zip(row.nodes, row.parents, row.tokens, slots, strict=True):
-            self.nodes[name] = FedNode(parent, token, self.index_after(parent), slot)
-
-    def _extend_prefix(self, kept: Sequence[FedNode]) -> None:
-        super()._extend_prefix(kept)
-        self.slots.extend(node.slot for node in kept)
+Feeds = Sequence[tuple[SequenceTree, Row]]
+"""The rows of a pass, each with the tree that already contains it."""

@@ -5,16 +5,15 @@ ids number the target's tokens that it knows.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from cosine_engine.base import Choice, Engine, EngineAround, Row, RowResult
+from cosine_engine.base import Choice
 from cosine_p2p.storage.bounded_file import read_json
-from cosine_protocol.errors import LocalProtocolError, UsageError
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling, TokenBias
 
 FILE_NAME: Final = "draft_vocabulary.json"
@@ -92,47 +91,25 @@ class DraftVocabulary:
         return {token: own for own, token in enumerate(self.target_ids)}
 
 
-class ReducedVocabularyEngine(EngineAround):
-    """Implements `cosine_engine.base.Engine` in target tokens around an engine of a drafter's own ids.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTokens:
+    """The tokens that an engine reads and chooses. Default: all ids of its model.
 
-    The inner engine must draw the noise of the target's ids and choose no reserved id: it was made with the same
-    `vocabulary`. Raises `UsageError` if the vocabulary has ids that the target, of `vocab_tokens`, does not have.
+    Ids from `count` on have no token, and are never chosen. With a `vocabulary` the model has a drafter's own ids,
+    and the engine those of its target, of which there are `target_tokens`. Raises `UsageError` for a vocabulary of
+    another target.
     """
 
-    def __init__(self, inner: Engine, vocabulary: DraftVocabulary, *, vocab_tokens: int) -> None:
-        if vocabulary.target_ids[-1] >= vocab_tokens:
+    count: int | None = None
+    vocabulary: DraftVocabulary | None = None
+    target_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vocabulary is not None and self.vocabulary.target_ids[-1] >= self.target_tokens:
             raise UsageError(
-                f"The drafter knows a token {vocabulary.target_ids[-1]}, but its target has {vocab_tokens}: "
-                "it was made for another target."
+                f"The drafter knows a token {self.vocabulary.target_ids[-1]}, but its target has "
+                f"{self.target_tokens}: it was made for another target."
             )
-        super().__init__(inner)
-        self._vocabulary = vocabulary
-        self._vocab_tokens = vocab_tokens
-        unknown = vocab_tokens - len(vocabulary.target_ids)
-        self._nats_an_unknown = math.log(unknown) if unknown else 0.0
 
-    @property
-    def vocab_tokens(self) -> int:
-        return self._vocab_tokens
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        own = self._vocabulary.own_sampling(sampling)
-        return self._inner.open(sampling=own, prompt_tokens=prompt_tokens, scope=scope)
-
-    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        return self._inner.reuse_prefix(sequence, self._vocabulary.own_tokens(tokens))
-
-    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        if not all(0 <= token < self._vocab_tokens for row in rows for token in row.tokens):
-            # The inner engine would take it for one that the drafter does not know.
-            raise LocalProtocolError(f"A token id is outside the vocabulary of {self._vocab_tokens}.")
-        own = [replace(row, tokens=self._vocabulary.own_tokens(row.tokens)) for row in rows]
-        return [self._result(row, result) for row, result in zip(own, self._inner.forward(own), strict=True)]
-
-    def _result(self, row: Row, result: RowResult) -> RowResult:
-        nll = result.nll
-        if nll is not None:
-            # The reserved id has the joint probability of all tokens that it replaces.
-            scored = row.tokens[1:]
-            nll += scored.count(self._vocabulary.reserved_id) * self._nats_an_unknown / len(scored)
-        return replace(result, choices=tuple(map(self._vocabulary.target_choice, result.choices)), nll=nll)
+ALL_TOKENS: Final = KnownTokens()

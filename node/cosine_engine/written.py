@@ -5,7 +5,7 @@ Such drafts are matched, not coupled: the writer continues greedily and shares n
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cosine_engine.base import Choice, Row
 from cosine_engine.kv_pool import PagePool
@@ -46,9 +46,9 @@ class WrittenEngine(PagedEngine, Generic[AnyContinuation]):
     The token after a node is the next one that is written, if the node is on that way. Pages are only counted.
     """
 
-    def __init__(self, *, pool_tokens: int, vocab_tokens: int, context_tokens: int, numerics: str) -> None:
-        pool = PagePool(tokens=pool_tokens)
-        super().__init__(pool, vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics=numerics)
+    def __init__(self, *, pool_tokens: int, **options: Any) -> None:
+        """`options` are those of `PagedEngine`."""
+        super().__init__(PagePool(tokens=pool_tokens), **options)
         self._continuations: dict[int, AnyContinuation] = {}
 
     def release(self, sequence: int) -> None:

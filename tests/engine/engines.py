@@ -32,7 +32,7 @@ from cosine_engine.vllm.environment import VllmOptions
 from cosine_engine.vllm.loading import load_vllm
 from cosine_engine.vllm.model import VllmEngine, VllmModel
 from cosine_engine.vllm.process import VllmProcess
-from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.vocabulary import DraftVocabulary, KnownTokens
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import StagedEngine
 from cosine_node.stages.host import StageEngine
@@ -148,12 +148,11 @@ def llama_of_blocks(blocks: StoredBlocks) -> Any:
     return load_model(str(unfolded_gguf("Q8_0")), dtype=torch.float32, blocks=blocks).eval()
 
 
-def reduced_engine(pool_tokens: int) -> ReducedVocabularyEngine:
-    known = DraftVocabulary(tuple(range(0, VOCAB, 3)))
-    inner = build(tf.LlamaConfig(**{**COMMON, "vocab_size": len(known.target_ids) + 1}))
-    return ReducedVocabularyEngine(
-        TorchEngine(inner, pool_tokens=pool_tokens, vocabulary=known), known, vocab_tokens=VOCAB
-    )
+def reduced_engine(pool_tokens: int) -> TorchEngine:
+    vocabulary = DraftVocabulary(tuple(range(0, VOCAB, 3)))
+    inner = build(tf.LlamaConfig(**{**COMMON, "vocab_size": len(vocabulary.target_ids) + 1}))
+    known = KnownTokens(vocabulary=vocabulary, target_tokens=VOCAB)
+    return TorchEngine(inner, pool_tokens=pool_tokens, known=known)
 
 
 def retokenized_engine(pool_tokens: int) -> RetokenizedEngine:

@@ -10,7 +10,7 @@ import transformers as tf
 
 from cosine_engine.base import Engine, Row, RowResult
 from cosine_engine.torch.engine import TorchEngine
-from cosine_engine.vocabulary import FILE_NAME, DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.vocabulary import FILE_NAME, DraftVocabulary, KnownTokens
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.engine.tiny_models import COMMON, VOCAB
@@ -79,8 +79,8 @@ def twins() -> tuple[Engine, Engine]:
         reduced.lm_head.weight[:-1] = full.lm_head.weight[rows]
         reduced.lm_head.bias[:-1] = full.lm_head.bias[rows]
         reduced.lm_head.bias[-1] = NEVER
-    inner = TorchEngine(reduced, pool_tokens=512, vocabulary=KNOWN)
-    return TorchEngine(full, pool_tokens=512), ReducedVocabularyEngine(inner, KNOWN, vocab_tokens=VOCAB)
+    known = KnownTokens(vocabulary=KNOWN, target_tokens=VOCAB)
+    return TorchEngine(full, pool_tokens=512), TorchEngine(reduced, pool_tokens=512, known=known)
 
 
 def fed(engine: Engine, tokens: tuple[int, ...], sampling: Sampling) -> RowResult:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from cosine_engine.blocks.held_linear import HeldLinear
 from cosine_engine.forward.kv_store import KvStore
-from cosine_engine.forward.pass_plan import Feeds
 from cosine_engine.kernels.attention import attention_room
 from cosine_engine.kernels.compilation import Integers
 from cosine_engine.kernels.crew import run, threads_for
 from cosine_engine.kernels.passes import DecoderShape, KernelPass, Layers
 from cosine_engine.kernels.products import inputs_of
 from cosine_engine.kernels.tiles import tile
+from cosine_engine.tree import Feeds
 from cosine_p2p.strategy.moving_average import moving_average
 
 

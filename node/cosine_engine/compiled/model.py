@@ -15,10 +15,10 @@ from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.partial_model import AbsentOutput
 from cosine_engine.forward.pass_features import PassFeatures
 from cosine_engine.forward.pass_model import PassModel
-from cosine_engine.forward.pass_plan import Feeds
 from cosine_engine.kernels.elements import GELU, SILU
 from cosine_engine.kernels.passes import DecoderShape, run_layers
 from cosine_engine.kv_pool import WindowPages
+from cosine_engine.tree import Feeds
 
 GATES: Final = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU, "PytorchGELUTanh": GELU}
 """The activations of feed-forwards, as PyTorch and transformers name them."""

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,18 +13,18 @@ from torch import Tensor
 from cosine_engine.base import PREFIX, Row, RowResult
 from cosine_engine.blocks.held_linear import HeldLinear
 from cosine_engine.compiled.layers import CompiledLayers, LayerModules, PassTokens, Paths
+from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.eagle.draft_head import EagleHead
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.pass_features import KeptFeatures
-from cosine_engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan
+from cosine_engine.forward.pass_plan import DecoderPlan, PassPlan
 from cosine_engine.kernels.elements import SILU
 from cosine_engine.kernels.passes import DecoderShape, run_head
 from cosine_engine.kv_pool import PagePool
-from cosine_engine.paged import PagedEngine
-from cosine_engine.torch.engine import row_results
-from cosine_engine.tree import SequenceTree
-from cosine_engine.vocabulary import DraftVocabulary
-from cosine_protocol.request import Sampling
+from cosine_engine.logits_engine import LogitsEngine
+from cosine_engine.torch import sampling
+from cosine_engine.tree import Feeds, SequenceTree
+from cosine_engine.vocabulary import DraftVocabulary, KnownTokens
 
 
 class CompiledHead:
@@ -93,7 +92,7 @@ class DraftHead(Protocol):
         """Return the logits [tokens, draft tokens] after the tokens with this output."""
 
 
-class HeadEngine(PagedEngine):
+class HeadEngine(LogitsEngine):
     """Implements `cosine_engine.base.Engine` around a draft head; not thread-safe.
 
     A token is read with the feature of its parent. Rows give the activations before their first tokens
@@ -102,68 +101,55 @@ class HeadEngine(PagedEngine):
     tokens below `known_tokens` are drafted.
     """
 
+    # A head has no likelihoods of unknown tokens.
+    tells_likelihoods = False
+
     def __init__(
-        self, head: DraftHead, embedding: Tensor, *, pool_tokens: int, known_tokens: int | None = None
+        self,
+        head: DraftHead,
+        embedding: Tensor,
+        *,
+        pool_tokens: int,
+        known_tokens: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.head = head
         self._compiled = CompiledHead.of(head)
-        self._known_tokens = known_tokens
         if head.vocabulary is not None and known_tokens is not None:
-            self._known_tokens = bisect_left(head.vocabulary.target_ids, known_tokens)
+            known_tokens = bisect_left(head.vocabulary.target_ids, known_tokens)
         self._embedding = embedding
         pool = PagePool(tokens=pool_tokens)
         self._store = KvStore(slots=pool.capacity_tokens)
         # The head's output for the token in each slot.
         self._outputs = embedding.new_zeros(pool.capacity_tokens, head.width)
+        # The tokens of the present pass in the target's ids, which the head reads.
+        self._tokens: list[int] = []
         super().__init__(
             pool,
+            sampling,
             vocab_tokens=len(embedding),
             context_tokens=pool.capacity_tokens,
             numerics=str(embedding.dtype).removeprefix("torch."),
+            known=KnownTokens(count=known_tokens, vocabulary=head.vocabulary, target_tokens=len(embedding)),
+            grammars=grammars,
         )
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        vocabulary = self.head.vocabulary
-        own = sampling if vocabulary is None else vocabulary.own_sampling(sampling)
-        return super().open(sampling=own, prompt_tokens=prompt_tokens, scope=scope)
-
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """Perform one pass. Raises `LocalProtocolError` or `OutOfPages` without feeding anything."""
-        if not rows:
-            return []
-        vocabulary = self.head.vocabulary
-        tokens = [token for row in rows for token in row.tokens]
-        if vocabulary is not None:
-            # Choices are made among the head's own ids, while it reads the target's.
-            rows = [replace(row, tokens=vocabulary.own_tokens(row.tokens)) for row in rows]
-        with self.feeding(rows) as feeds, torch.inference_mode():
-            results = row_results(
-                feeds,
-                lambda wanted: self._logits(feeds, tokens, wanted),
-                vocabulary=vocabulary,
-                known_tokens=self._known_tokens,
-            )
-        self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
-        if vocabulary is None:
-            return results
-        return [replace(result, choices=tuple(map(vocabulary.target_choice, result.choices))) for result in results]
+        self._tokens = [token for row in rows for token in row.tokens]
+        with torch.inference_mode():
+            return super().forward(rows)
 
-    def _logits(self, feeds: Feeds, tokens: list[int], wanted: list[int]) -> Tensor:
-        embedded = F.embedding(torch.tensor(tokens, device=self._embedding.device), self._embedding)
+    def pass_logits(self, feeds: Feeds, wanted: list[int]) -> Tensor:
+        embedded = F.embedding(torch.tensor(self._tokens, device=self._embedding.device), self._embedding)
         features = torch.cat([self._features(tree, row) for tree, row in feeds])
         if self._compiled is not None:
             outputs, logits = self._compiled(feeds, self._store, embedded, features, wanted)
-            self._outputs[[tree.nodes[name].slot for tree, row in feeds for name in row.nodes]] = outputs
-            return F.pad(logits, (0, 1), value=-math.inf)
-        plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
-        outputs = self.head.read(plan, embedded, features)
-        written = plan.written
-        if written.index is None:
-            self._outputs[written.start : written.start + written.count] = outputs
         else:
-            self._outputs[written.index] = outputs
-        logits = self.head.logits(outputs if len(wanted) == len(outputs) else outputs[wanted])
-        # A head has no likelihoods of unknown tokens.
+            plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
+            outputs = self.head.read(plan, embedded, features)
+            logits = self.head.logits(outputs if len(wanted) == len(outputs) else outputs[wanted])
+        self._outputs[[tree.nodes[name].slot for tree, row in feeds for name in row.nodes]] = outputs
+        # The reserved id of a vocabulary is never chosen.
         return logits if self.head.vocabulary is None else F.pad(logits, (0, 1), value=-math.inf)
 
     def _features(self, tree: SequenceTree, row: Row) -> Tensor:

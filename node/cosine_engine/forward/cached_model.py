@@ -24,11 +24,11 @@ from cosine_engine.base import Row
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.pass_features import PassFeatures
 from cosine_engine.forward.pass_model import PassModel
-from cosine_engine.forward.pass_plan import Feeds, separate_feed
+from cosine_engine.forward.pass_plan import separate_feed
 from cosine_engine.forward.support import UnsupportedModel, cache_parameter
 from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.pool_size import TokenBytes
-from cosine_engine.tree import SequenceTree
+from cosine_engine.tree import Feeds, SequenceTree
 from cosine_p2p.storage.memory import Remembered
 
 TOKENS_A_STATE: Final = 256

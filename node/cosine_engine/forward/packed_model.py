@@ -15,10 +15,10 @@ from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.partial_model import part_of
 from cosine_engine.forward.pass_features import PassFeatures
 from cosine_engine.forward.pass_model import PassModel
-from cosine_engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
+from cosine_engine.forward.pass_plan import DecoderPlan, PassPlan, PathPlan, stale_slots
 from cosine_engine.forward.row_tiles import RowTileSet, tile_experts
 from cosine_engine.kv_pool import WindowPages
-from cosine_engine.tree import SequenceTree
+from cosine_engine.tree import Feeds, SequenceTree
 
 
 class PackedModel(PassModel):

@@ -14,8 +14,9 @@ from cosine_engine.base import OutOfMemory, PassAbandoned
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.partial_model import part_of
 from cosine_engine.forward.pass_features import PassFeatures
-from cosine_engine.forward.pass_plan import Feeds, separate_feed
+from cosine_engine.forward.pass_plan import separate_feed
 from cosine_engine.pool_size import TokenBytes
+from cosine_engine.tree import Feeds
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
 """Texts of the plain `RuntimeError` that PyTorch raises when a CPU's memory is exhausted."""

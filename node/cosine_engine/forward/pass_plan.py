@@ -19,11 +19,9 @@ from cosine_engine.base import PREFIX, PassAbandoned, Row
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.row_tiles import RowTiles, RowTileSet
 from cosine_engine.kv_pool import PAGE_TOKENS, Integers
-from cosine_engine.tree import FedNode, SequenceTree
+from cosine_engine.tree import FedNode, Feeds, SequenceTree
 from cosine_protocol.request import Sampling
 
-Feeds = Sequence[tuple[SequenceTree, Row]]
-"""The rows of a pass, each with the tree that already contains it."""
 Booleans = npt.NDArray[np.bool_]
 
 ALIGNED_KEYS: Final = 64

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from cosine_engine.base import PREFIX, Choice, Row, RowResult
+from cosine_engine.base import PREFIX, Row, RowResult
+from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
+from cosine_engine.lanes import sampling
 from cosine_engine.lanes.lanes import (
     FedToken,
     Floats,
@@ -19,61 +21,24 @@ from cosine_engine.lanes.lanes import (
     parts_of,
     shared_tokens,
 )
-from cosine_engine.lanes.sampling import choose, likelihood_after
-from cosine_engine.paged import PagedEngine
-from cosine_engine.sampling import Query, failure_of, row_queries
-from cosine_engine.tree import FedNode, SequenceTree
-from cosine_engine.vocabulary import DraftVocabulary
-from cosine_protocol.verify import Likelihood
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """The outcome of a row so far."""
-
-    choices: list[Choice | None] = field(default_factory=list)
-    nll: float = 0.0
-    logits: list[Floats] = field(default_factory=list)
-    likelihoods: list[Likelihood] = field(default_factory=list)
-
-    def result(self, tree: SequenceTree, row: Row) -> RowResult:
-        choices = tuple(choice for choice in self.choices if choice is not None)
-        # Only NaN differs from itself.
-        if len(choices) < len(self.choices) or self.nll != self.nll:
-            return RowResult(choices=(), error=failure_of(tree, row))
-        followers = len(row.tokens) - 1
-        nll = self.nll / followers if row.wants_nll and followers else None
-        return RowResult(choices=choices, nll=nll, likelihoods=tuple(self.likelihoods))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A request for the logits after a token: for a choice, for the likelihood of a token, or as they are.
-
-    With `tells` the likelihood of `told`, or of the choice if that is None, is reported with `top` others.
-    """
-
-    outcome: _Outcome
-    query: Query | None = None
-    follower: int | None = None
-    is_copied: bool = False
-    tells: bool = False
-    told: int | None = None
-    top: int = 0
+from cosine_engine.logits_engine import LogitsEngine
+from cosine_engine.tree import FedNode, Feeds
+from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A node in its lane that is not fed yet."""
+    """A node in its lane that is not fed yet. The likelihood of its `follower`, if any, is part of the row's."""
 
     sequence: int
     name: int
     depth: int
     node: FedNode
-    wanted: _Wanted | None
+    is_wanted: bool
+    follower: int | None
 
 
-class LaneEngine(PagedEngine):
+class LaneEngine(LogitsEngine):
     """Implements `cosine_engine.base.Engine`; not thread-safe.
 
     Pages and slots are counted as in the base; each used slot is a token in the model's memory. A pass of more
@@ -89,52 +54,40 @@ class LaneEngine(PagedEngine):
         vocab_tokens: int,
         context_tokens: int,
         numerics: str,
-        vocabulary: DraftVocabulary | None = None,
-        known_tokens: int | None = None,
+        known: KnownTokens = ALL_TOKENS,
+        grammars: Grammars | None = None,
     ) -> None:
-        """Create it; of a drafter's own ids in `vocabulary`, those from `known_tokens` on are never chosen."""
-        pool = PagePool(tokens=pool_tokens)
         super().__init__(
-            pool,
+            PagePool(tokens=pool_tokens),
+            sampling,
             vocab_tokens=vocab_tokens,
-            context_tokens=min(context_tokens, pool.capacity_tokens),
+            context_tokens=context_tokens,
             numerics=numerics,
+            known=known,
+            grammars=grammars,
         )
-        self.tells_likelihoods = True
         self._model = model
-        self._vocabulary, self._known_tokens = vocabulary, known_tokens
         self._lanes = Lanes(model, lanes=model.lanes)
         self._idle = IdleLanes(model, self._lanes, self._prefixes)
         self._pending: list[_Pending] = []
+        # The wanted logits of the present pass, and the sum of the losses of each sequence that asks for it.
+        self._found: list[Floats] = []
+        self._losses: dict[int, float] = {}
 
     @property
     def free_lanes(self) -> int:
         return self._lanes.free_lanes
 
+    @property
+    def nll_of(self) -> Callable[[Row], float]:
+        """The logits of a long prompt would take much memory, so losses are added up as they come."""
+        return lambda row: self._losses[row.sequence] / (len(row.tokens) - 1)
+
     def abandon(self) -> None:
         self._model.abandon()
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """Perform one pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`."""
-        trees = self.feed(rows)
-        outcomes = [_Outcome() for _ in rows]
-        wanted: list[list[_Wanted | None]] = []
-        for tree, row, outcome in zip(trees, rows, outcomes, strict=True):
-            queries: list[Query | None] = [*[None] * row.scored_from, *row_queries(tree, row)]
-            followers: list[int | None] = [*row.tokens[1:], None] if row.wants_nll else [None] * len(queries)
-            told = [None] * row.told_from + list(row.followers)
-            wanted.append(
-                [
-                    None
-                    if query is None and follower is None and place < row.told_from
-                    else _Wanted(
-                        outcome, query, follower, tells=place >= row.told_from, told=told[place], top=row.top
-                    )
-                    for place, (query, follower) in enumerate(zip(queries, followers, strict=True))
-                ]
-            )
-        self._pass(rows, wanted)
-        results = [outcome.result(tree, row) for tree, row, outcome in zip(trees, rows, outcomes, strict=True)]
+        results = super().forward(rows)
         if all(result.error is None for result in results):
             return results
         # NaN may have spread from its row to others, and to all tokens fed later.
@@ -149,11 +102,22 @@ class LaneEngine(PagedEngine):
         return alone
 
     def logits(self, rows: Sequence[Row]) -> list[Floats]:
-        """Perform one pass as `forward`; return copies of the logits [vocab] after each token of the rows."""
-        self.feed(rows)
-        outcome = _Outcome()
-        self._pass(rows, [[_Wanted(outcome, is_copied=True)] * len(row.tokens) for row in rows])
-        return outcome.logits
+        """Run one pass as `forward`; return copies of the logits [vocab] after each token of the rows."""
+        with self.feeding(rows) as feeds:
+            return list(self.pass_logits(feeds, list(range(sum(len(row.tokens) for row in rows)))))
+
+    def pass_logits(self, feeds: Feeds, wanted: list[int]) -> Floats:
+        self._model.begin()
+        self._found, self._losses = [], {row.sequence: 0.0 for _, row in feeds if row.wants_nll}
+        asked, position = set(wanted), 0
+        for _, row in feeds:
+            followers = [*row.tokens[1:], None] if row.wants_nll else [None] * len(row.tokens)
+            for name, follower in zip(row.nodes, followers, strict=True):
+                self._feed_node(row.sequence, name, is_wanted=position in asked, follower=follower)
+                position += 1
+        self._flush()
+        found, self._found = self._found, []
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         if not self._lanes.free_lanes and not self._lanes.give_up_branch():
@@ -232,18 +196,7 @@ class LaneEngine(PagedEngine):
             if (lanes := self._lanes.of(sequence))
         ]
 
-    def _pass(self, rows: Sequence[Row], wanted: Sequence[Sequence[_Wanted | None]]) -> None:
-        """Feed rows that are already in their trees, all or none, and take the requested outputs of each token."""
-        self._model.begin()
-        with ExitStack() as on_error:
-            on_error.callback(self.unfeed, rows)
-            for row, of_row in zip(rows, wanted, strict=True):
-                for name, want in zip(row.nodes, of_row, strict=True):
-                    self._feed_node(row.sequence, name, want)
-            self._flush()
-            on_error.pop_all()
-
-    def _feed_node(self, sequence: int, name: int, wanted: _Wanted | None) -> None:
+    def _feed_node(self, sequence: int, name: int, *, is_wanted: bool = False, follower: int | None = None) -> None:
         """Put a node into a lane, after its ancestors; the model is called once enough are pending."""
         tree = self.tree(sequence)
         node = tree.nodes[name]
@@ -262,7 +215,7 @@ class LaneEngine(PagedEngine):
                     sequence=sequence, parent=node.parent, depth=depth
                 ):
                     self._lanes.cut_back(sequence, node.parent, depth, prefix_tokens=prefix_tokens)
-        self._pending.append(_Pending(sequence, name, depth + 1, node, wanted))
+        self._pending.append(_Pending(sequence, name, depth + 1, node, is_wanted, follower))
 
     def _feed_again(self, sequence: int, name: int) -> None:
         """Feed a node and its ancestors that are in no lane any more, the uppermost first."""
@@ -275,7 +228,7 @@ class LaneEngine(PagedEngine):
             missing.append(name)
             name = node.parent
         for lost in reversed(missing):
-            self._feed_node(sequence, lost, None)
+            self._feed_node(sequence, lost)
 
     def _evict_until(self, has_room: Callable[[], bool]) -> bool:
         """Evict cached prefixes until there is room; return False if there are none left."""
@@ -286,14 +239,15 @@ class LaneEngine(PagedEngine):
         return True
 
     def _flush(self) -> None:
-        """Feed the pending nodes, and take the requested outputs from their logits."""
+        """Feed the pending nodes, and keep what is asked of their logits, which are valid until the next call."""
         pending, self._pending = self._pending, []
         if not pending:
             return
         fed = []
         for one in pending:
             lanes = self._lanes.numbers(one.sequence, one.name, one.depth)
-            fed.append(FedToken(one.node.token, one.node.index, lanes, one.wanted is not None))
+            is_asked = one.is_wanted or one.follower is not None
+            fed.append(FedToken(one.node.token, one.node.index, lanes, is_asked))
         try:
             logits = self._model.logits(fed)
         except BaseException:
@@ -301,32 +255,8 @@ class LaneEngine(PagedEngine):
                 lost = {node.name for node in pending if node.sequence == sequence}
                 self._lanes.prune(sequence, lost, prefix_tokens=len(self.tree(sequence).tokens))
             raise
-        wanted = [node.wanted for node in pending if node.wanted is not None]
-        scored = [place for place, want in enumerate(wanted) if want.query is not None]
-        chosen = choose(
-            logits if len(scored) == len(wanted) else logits[scored],
-            [want.query for want in wanted if want.query is not None],
-            self._vocabulary,
-            known_tokens=self._known_tokens,
-        )
-        choices = dict(zip(scored, chosen, strict=True))
-        for place, (want, row) in enumerate(zip(wanted, logits, strict=True)):
-            if want.query is not None:
-                want.outcome.choices.append(choices[place])
-            self._take(want, row, choices.get(place))
-
-    def _take(self, want: _Wanted, row: Floats, choice: Choice | None) -> None:
-        """Take the other requested outputs from the logits after one token; a row without its choice has failed."""
-        token = choice.token if want.told is None and choice is not None else want.told
-        if want.tells and token is not None:
-            told = likelihood_after(row, token, top=want.top, known_tokens=self._known_tokens)
-            want.outcome.likelihoods.append(told)
-        if want.follower is not None:
-            # The negative log-likelihood of the next token; NaN for logits with NaN.
-            with np.errstate(invalid="ignore"):
-                peak = row.max()
-                total = np.exp(row - peak).sum(dtype=np.float64)
-            want.outcome.nll += float(np.log(total) - (float(row[want.follower]) - float(peak)))
-        if want.is_copied:
-            # The model's memory holds the logits only until the next pass.
-            want.outcome.logits.append(row.copy())
+        asked = [one for one, token in zip(pending, fed, strict=True) if token.is_wanted]
+        for one, row in zip(asked, logits, strict=True):
+            if one.follower is not None:
+                self._losses[one.sequence] += sampling.mean_nll(row[None], [one.follower])
+        self._found.append(logits[[place for place, one in enumerate(asked) if one.is_wanted]])

@@ -43,13 +43,7 @@ def choose(
     *,
     known_tokens: int | None = None,
 ) -> list[Choice | None]:
-    """Return one choice for each row of `logits` [rows, vocab]; None for a row with NaN or infinity.
-
-    Infinity is +inf, or a row with only -inf: a model may rule out single tokens by -inf. With a `vocabulary`, ids
-    are a drafter's own and have the noise of the target's; reserved ids are never chosen, but their probability
-    lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are not part of the
-    distribution.
-    """
+    """Implements `cosine_engine.logits_engine.Sampler.choose`."""
 
     def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
         scores = _constrained(block, asked)
@@ -74,14 +68,29 @@ def choose(
         return choose_by_recipe(logits, queries, choose_alike)
 
 
-def likelihood_after(logits: Floats, token: int, *, top: int, known_tokens: int | None = None) -> Likelihood:
-    """Return the likelihood of a token by one row of `logits` [vocab], with the `top` likeliest tokens."""
-    known = logits[:known_tokens]
-    peak = known.max()
-    log_probs = known - peak
-    log_probs -= np.float32(math.log(float(np.exp(log_probs).sum(dtype=np.float64))))
-    best = best_tokens(log_probs, min(top, len(log_probs))) if top else NO_TOKENS
-    return likelihood_of(float(log_probs[token]), list(zip(best.tolist(), log_probs[best].tolist(), strict=True)))
+def likelihoods_after(
+    logits: Floats, tokens: Sequence[int], *, top: int, known_tokens: int | None = None
+) -> list[Likelihood]:
+    """Implements `cosine_engine.logits_engine.Sampler.likelihoods_after`."""
+    found = []
+    for row, token in zip(logits[:, :known_tokens], tokens, strict=True):
+        log_probs = row - row.max()
+        log_probs -= np.float32(math.log(float(np.exp(log_probs).sum(dtype=np.float64))))
+        best = best_tokens(log_probs, min(top, len(log_probs))) if top else NO_TOKENS
+        likely = list(zip(best.tolist(), log_probs[best].tolist(), strict=True))
+        found.append(likelihood_of(float(log_probs[token]), likely))
+    return found
+
+
+def mean_nll(logits: Floats, tokens: Sequence[int]) -> float:
+    """Implements `cosine_engine.logits_engine.Sampler.mean_nll`."""
+    total = 0.0
+    # NaN for logits with NaN.
+    with np.errstate(invalid="ignore"):
+        for row, token in zip(logits, tokens, strict=True):
+            peak = row.max()
+            total += float(np.log(np.exp(row - peak).sum(dtype=np.float64)) - (float(row[token]) - float(peak)))
+    return total / len(tokens)
 
 
 def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:

@@ -19,7 +19,7 @@ from cosine_engine.loading_stage import TESTING, reach
 from cosine_engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_engine.processes.answer import answer_of
 from cosine_engine.self_test import POOL_TOKENS
-from cosine_engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_protocol.errors import UsageError
 
 Floats = npt.NDArray[np.float32]
@@ -43,14 +43,12 @@ def load_llama(
     device: str = "auto",
     threads: int | None = None,
     pool_tokens: int | PoolSize = 16_384,
-    vocabulary: DraftVocabulary | None = None,
-    known_tokens: int | None = None,
+    known: KnownTokens = ALL_TOKENS,
 ) -> LaneEngine:
     """Load an engine around a GGUF file, with a KV cache of `pool_tokens`, or of a size that is determined here.
 
-    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, if the installed wheel supports it; `vocabulary` is
-    that of a drafter's own ids, of which it drafts those below `known_tokens`. Raises `UsageError` for a file that
-    is damaged or not exact in a self-test, an unknown device, and too little memory.
+    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, if the installed wheel supports it. Raises
+    `UsageError` for a file that is damaged or not exact in a self-test, an unknown device, and too little memory.
     """
     library = llama_library()
     handle = find_device(library, device)
@@ -79,7 +77,7 @@ def load_llama(
         check_exactness(
             _engine(context, POOL_TOKENS), name=path.name, library="llama.cpp", is_exact=file.weights == "F32"
         )
-        engine = _engine(context, size, vocabulary, known_tokens)
+        engine = _engine(context, size, known)
         # llama.cpp's memory is freed with the engine, which a learning drafter replaces.
         freeing = finalize(engine, on_error.pop_all().close)
         # At the end of the process the system frees it.
@@ -103,12 +101,7 @@ def check_loads(path: Path) -> None:
         ) from None
 
 
-def _engine(
-    context: LlamaContext,
-    pool_tokens: int,
-    vocabulary: DraftVocabulary | None = None,
-    known_tokens: int | None = None,
-) -> LaneEngine:
+def _engine(context: LlamaContext, pool_tokens: int, known: KnownTokens = ALL_TOKENS) -> LaneEngine:
     model = context.model
     return LaneEngine(
         context,
@@ -116,8 +109,7 @@ def _engine(
         vocab_tokens=model.vocab_tokens,
         context_tokens=model.file.context_tokens,
         numerics=f"gguf:{model.file.weights}+llama.cpp",
-        vocabulary=vocabulary,
-        known_tokens=known_tokens,
+        known=known,
     )
 
 

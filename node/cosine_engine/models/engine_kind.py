@@ -14,7 +14,7 @@ from cosine_engine.openai import SCHEME
 from cosine_engine.pool_size import PoolSize, free_memory_bytes
 from cosine_engine.processor import has_card, reads_float16
 from cosine_engine.vllm.environment import VllmOptions
-from cosine_engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DETERMINISTIC, DTYPES, LLAMA, VLLM, arithmetic_of, held_type_of
@@ -173,14 +173,10 @@ def load_with(
     options: EngineChoice,
     folder: Path,
     resolved: Path | str,
-    vocabulary: DraftVocabulary | None = None,
     *,
-    known_tokens: int | None = None,
+    known: KnownTokens = ALL_TOKENS,
 ) -> Engine:
-    """Load the model in a folder, which was fetched from `resolved`. Raises `UsageError`.
-
-    `vocabulary` is a drafter's own, and `known_tokens` bounds the ids that it drafts.
-    """
+    """Load the model in a folder, which was fetched from `resolved`. Raises `UsageError`."""
     from cosine_engine.gguf.file import GgufFile
 
     file = GgufFile.in_folder(folder)
@@ -195,8 +191,7 @@ def load_with(
             dtype=options.dtype,
             threads=options.threads,
             pool_tokens=options.pool_size,
-            vocabulary=vocabulary,
-            known_tokens=known_tokens,
+            known=known,
         )
     if kind is EngineKind.TORCH:
         from cosine_engine.torch.loading import load_engine
@@ -211,8 +206,7 @@ def load_with(
                 quantize=options.quantize,
                 pool_tokens=options.pool_size,
                 is_deterministic=options.is_deterministic,
-                vocabulary=vocabulary,
-                known_tokens=known_tokens,
+                known=known,
                 feature_layers=options.feature_layers,
                 is_served=True,
             )
@@ -230,6 +224,5 @@ def load_with(
         device=options.device,
         threads=options.threads,
         pool_tokens=options.pool_size,
-        vocabulary=vocabulary,
-        known_tokens=known_tokens,
+        known=known,
     )

@@ -22,7 +22,7 @@ from cosine_engine.openai.server import TextServer
 from cosine_engine.paged import PagedEngine
 from cosine_engine.retokenized import RetokenizedEngine
 from cosine_engine.text_alignment import PlainTokens, typical_own_per_target
-from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.vocabulary import DraftVocabulary, KnownTokens
 from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
@@ -105,7 +105,9 @@ def load_served(
         engine = (
             load_weights(source, folder, target_folder, drafted) if server is None else of_server(server, folder)
         )
-    if isinstance(engine, PagedEngine) and (drafted is None or drafted.are_the_targets):
+    has_reduced_vocabulary = has_own_folder and folder != target_folder and drafted is None
+    has_targets_ids = not has_reduced_vocabulary and (drafted is None or drafted.are_the_targets)
+    if isinstance(engine, PagedEngine) and has_targets_ids:
         # A verifier must wait for its constraint, and a drafter goes on without.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
     if has_files(source.model):
@@ -204,10 +206,10 @@ def load_weights(
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     if vocabulary is None:
         drafted = drafted or _drafted(folder, target_folder)
-        known_tokens = None if drafted is None else drafted.count
-        return load_with(source.engine, folder, resolved, known_tokens=known_tokens)
-    engine = load_with(source.engine, folder, resolved, vocabulary)
-    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=ModelSizes.read(target_folder).vocab_tokens)
+        known = KnownTokens(count=None if drafted is None else drafted.count)
+    else:
+        known = KnownTokens(vocabulary=vocabulary, target_tokens=ModelSizes.read(target_folder).vocab_tokens)
+    return load_with(source.engine, folder, resolved, known=known)
 
 
 def _drafted(folder: Path, target_folder: Path) -> DraftedTokens | None:

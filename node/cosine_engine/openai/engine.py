@@ -4,7 +4,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
@@ -41,11 +41,9 @@ class ServerEngine(WrittenEngine[ServerText]):
     A stream is cut once the last token of a row says something else, and another is begun there.
     """
 
-    def __init__(self, server: TextServer, tokenizer: Tokenizer, *, vocab_tokens: int, context_tokens: int) -> None:
-        """`tokenizer`, `vocab_tokens` and `context_tokens` are the target's."""
-        super().__init__(
-            pool_tokens=POOL_TOKENS, vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
-        )
+    def __init__(self, server: TextServer, tokenizer: Tokenizer, **options: Any) -> None:
+        """`tokenizer` is the target's; `options` are those of `PagedEngine`."""
+        super().__init__(pool_tokens=POOL_TOKENS, numerics="none", **options)
         self.server = server
         # Servers read special tokens in prompts, and begin each with their own.
         self.target = PlainTokens(tokenizer, spells_special=True)

@@ -58,7 +58,7 @@ from cosine_engine.torch.gguf_trial import EXACT, check_against_llama
 from cosine_engine.torch.invariance_self_test import find_row_tiles
 from cosine_engine.torch.load_self_test import find_way
 from cosine_engine.torch.pass_way import PassWay
-from cosine_engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange
 
@@ -102,8 +102,7 @@ def load_engine(
     quantize: str | None = None,
     pool_tokens: int | PoolSize = 16_384,
     is_deterministic: bool = False,
-    vocabulary: DraftVocabulary | None = None,
-    known_tokens: int | None = None,
+    known: KnownTokens = ALL_TOKENS,
     feature_layers: Sequence[int] = (),
     is_served: bool = False,
 ) -> TorchEngine:
@@ -112,8 +111,7 @@ def load_engine(
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored dtype elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps. `quantize` is `HALF`, int8, int4 or `STORED`. Default:
     `default_quantisation`. With `is_deterministic`, a token's result depends bit for bit only on its own path.
-    `vocabulary` is a drafter's own vocabulary, of which it drafts the ids below `known_tokens`. `feature_layers`
-    are the layers that a draft head reads. A GGUF file that `is_served` is compared with llama.cpp.
+    A draft head reads `feature_layers`. A GGUF file that `is_served` is compared with llama.cpp.
     Raises `UsageError` for an unknown model or option, and its subclass `UnsupportedModel` for a model that cannot
     be run exactly.
     """
@@ -156,8 +154,7 @@ def load_engine(
             pool_tokens=size.tokens,
             way=way,
             tiles=tiles,
-            vocabulary=vocabulary,
-            known_tokens=known_tokens,
+            known=known,
             windows=windows,
             feature_layers=feature_layers,
         )

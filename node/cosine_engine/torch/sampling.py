@@ -86,7 +86,7 @@ def choose(
     *,
     known_tokens: int | None = None,
 ) -> list[Choice | None]:
-    """Return one choice per row of `logits` [rows, vocab], as `cosine_engine.lanes.sampling.choose`."""
+    """Implements `cosine_engine.logits_engine.Sampler.choose`."""
     if known_tokens is not None and known_tokens < logits.shape[1]:
         logits = F.pad(logits[:, :known_tokens], (0, logits.shape[1] - known_tokens), value=-math.inf)
     return choose_by_recipe(logits, queries, partial(_choose_alike, vocabulary=vocabulary))
@@ -129,10 +129,7 @@ def _choose_alike(
 def likelihoods_after(
     logits: Tensor, tokens: Sequence[int], *, top: int, known_tokens: int | None = None
 ) -> list[Likelihood]:
-    """Return the likelihood of each token in its row of `logits` [tokens, vocab], with the `top` likeliest tokens.
-
-    Ids from `known_tokens` on are not part of the distribution.
-    """
+    """Implements `cosine_engine.logits_engine.Sampler.likelihoods_after`."""
     found = []
     targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
     # Blocks bound the memory of float32 log-probabilities.
@@ -144,6 +141,15 @@ def likelihoods_after(
         for (value, *best), names in _to_host(torch.cat([own, values], 1), ids):
             found.append(likelihood_of(value, list(zip(names, best, strict=True))[:top]))
     return found
+
+
+def mean_nll(logits: Tensor, tokens: Sequence[int]) -> float:
+    """Implements `cosine_engine.logits_engine.Sampler.mean_nll`."""
+    targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+    # Blocks bound the memory of float32 log-probabilities of long prompts.
+    blocks = zip(torch.split(logits, 256), torch.split(targets, 256), strict=True)
+    losses = [F.cross_entropy(block.float(), target, reduction="sum") for block, target in blocks]
+    return float(torch.stack(losses).sum()) / len(tokens)
 
 
 def _constrained(scores: Tensor, queries: Sequence[Query]) -> Tensor:

@@ -12,7 +12,7 @@ from cosine_engine.self_test import POOL_TOKENS
 from cosine_engine.vllm.environment import VllmOptions
 from cosine_engine.vllm.model import VllmEngine, VllmModel
 from cosine_engine.vllm.process import ProcessLost, VllmProcess
-from cosine_engine.vocabulary import DraftVocabulary
+from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_p2p.request.model_config import read_model_config, text_part
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import QUANTISED, VLLM
@@ -35,14 +35,12 @@ def load_vllm(
     dtype: str = "auto",
     threads: int | None = None,
     pool_tokens: int | PoolSize = 16_384,
-    vocabulary: DraftVocabulary | None = None,
-    known_tokens: int | None = None,
+    known: KnownTokens = ALL_TOKENS,
 ) -> VllmEngine:
     """Load an engine around a model in a folder, with a KV cache of `pool_tokens`, or of a size determined here.
 
-    `vocabulary` is that of a drafter's own ids, of which it drafts those below `known_tokens`. Raises `UsageError`
-    for a Python without vLLM, a model that vLLM cannot load or is not exact in a self-test, and too little
-    memory.
+    Raises `UsageError` for a Python without vLLM, a model that vLLM cannot load or is not exact in a self-test, and
+    too little memory.
     """
     python = options.find()
     threads = threads or max(1, len(os.sched_getaffinity(0)) // options.processes)
@@ -102,14 +100,14 @@ def load_vllm(
     quantised = (config.get("quantization_config") or {}).get("quant_method")
     numerics = VLLM + sizes["dtype"] + (f"{QUANTISED}{quantised}" if quantised else "")
 
-    def engine(pool_tokens: int, **more: DraftVocabulary | int | None) -> VllmEngine:
+    def engine(pool_tokens: int, known: KnownTokens = ALL_TOKENS) -> VllmEngine:
         return VllmEngine(
             model,
             pool_tokens=pool_tokens,
             vocab_tokens=sizes["vocab_tokens"],
             context_tokens=sizes["context_tokens"],
             numerics=numerics,
-            **more,
+            known=known,
         )
 
     reach(TESTING)
@@ -118,4 +116,4 @@ def load_vllm(
         check_exactness(engine(POOL_TOKENS), name=folder.name, library="vLLM", is_exact=is_exact)
     except ProcessLost as error:
         raise UsageError(f"{folder.name} cannot be run by vLLM: {error}") from None
-    return engine(size, vocabulary=vocabulary, known_tokens=known_tokens)
+    return engine(size, known)

@@ -20,7 +20,7 @@ from cosine_engine.models.engine_kind import NGRAM, EngineChoice
 from cosine_engine.models.model import ModelSource, ServedModel, load_served
 from cosine_engine.models.model_sizes import shared_tokens
 from cosine_engine.openai.engine import ServerEngine
-from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.vocabulary import DraftVocabulary
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -206,8 +206,7 @@ def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
     DraftVocabulary(tuple(range(1, 4096))).write(folder)
     write_gguf(folder, tmp_path / "drafter.gguf")
     made = served(Role.DRAFTER, tmp_path / "drafter.gguf", "zoo:target")
-    assert isinstance(made.engine, ReducedVocabularyEngine)
-    assert made.engine.vocab_tokens == 4096
+    assert (made.engine.vocab_tokens, made.engine.grammars) == (4096, None)
 
 
 TOKENS = 180

@@ -140,14 +140,16 @@ def _positions(change: Callable[[Any, Any], Any]) -> Plant:
 
 def _keeps_a_wrong_branch(patch: pytest.MonkeyPatch) -> None:
     """The last kept token's slot is that of the token after it, which is of another branch."""
-    extend = SequenceTree._extend_prefix
+    keep = SequenceTree.keep
 
-    def faulty(self: SequenceTree, kept: Sequence[FedNode]) -> None:
-        extend(self, kept)
-        if self.nodes:
-            self.slots[-1] = next(iter(self.nodes.values())).slot
+    def faulty(self: SequenceTree, path: Sequence[int]) -> list[FedNode]:
+        others = [node.slot for name, node in self.nodes.items() if name not in path]
+        dropped = keep(self, path)
+        if others:
+            self.slots[-1] = others[0]
+        return dropped
 
-    patch.setattr(SequenceTree, "_extend_prefix", faulty)
+    patch.setattr(SequenceTree, "keep", faulty)
 
 
 def _shares_wrong_slots(patch: pytest.MonkeyPatch) -> None:

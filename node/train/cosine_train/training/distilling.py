@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cosine_engine.base import Choice, Engine, Row
 from cosine_engine.torch.loading import load_engine
-from cosine_engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_engine.vocabulary import ALL_TOKENS, DraftVocabulary, KnownTokens
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer
 
@@ -132,8 +132,8 @@ def _padded(examples: Sequence[Example], device: str) -> Batch:
 def drafter_in(folder: Path, *, vocab_tokens: int, device: str = "auto", pool_tokens: int = POOL_TOKENS) -> Engine:
     """Return an engine around the weights of a folder, in the target's tokens."""
     vocabulary = DraftVocabulary.read(folder)
-    engine = load_engine(str(folder), pool_tokens=pool_tokens, device=device, vocabulary=vocabulary)
-    return engine if vocabulary is None else ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=vocab_tokens)
+    known = ALL_TOKENS if vocabulary is None else KnownTokens(vocabulary=vocabulary, target_tokens=vocab_tokens)
+    return load_engine(str(folder), pool_tokens=pool_tokens, device=device, known=known)
 
 
 def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling) -> int:
