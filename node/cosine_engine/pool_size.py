@@ -49,13 +49,15 @@ class PoolTokens:
 class PoolSize:
     """The requested size of a KV pool for `requests` requests at once.
 
-    It is `size_bytes`, or `part` of the memory that is free after loading the weights. With neither it is the size
-    for requests of usual length; for a verifier at least for one that fills the context, and on a card for all of
-    them, within a share of the free memory that leaves room for other programs. `share` is the part of that size.
+    It is `exact_tokens`, `size_bytes`, or `part` of the memory that is free after loading the weights. Otherwise it
+    is the size for requests of usual length; for a verifier at least for one that fills the context, and on a card
+    for all of them, within a share of the free memory that leaves room for other programs. `share` is the part of
+    that size.
     """
 
     requests: int = 16
     is_verifier: bool = False
+    exact_tokens: int | None = None
     size_bytes: int | None = None
     part: float | None = None
     share: float = 1.0
@@ -67,6 +69,8 @@ class PoolSize:
 
         Raises `UsageError` if that is not enough for a single request of usual length.
         """
+        if self.exact_tokens is not None:
+            return PoolTokens(tokens=self.exact_tokens)
         usual_tokens = min(context_tokens, USUAL_TOKENS)
         wanted_tokens, memory_part = self.requests * usual_tokens, SHARED_MEMORY_PART
         if self.is_verifier and on_card:

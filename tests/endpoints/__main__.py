@@ -20,8 +20,8 @@ from typing import Final
 
 from cosine_engine import zoo
 from cosine_engine.gguf.writing import write_gguf
-from cosine_engine.models.engine_kind import EngineChoice
-from cosine_engine.models.model import fetch_folder
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models.loading import open_model
 from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer
 from cosine_node.endpoint_audit.examination import ReadAnswers, questions_of, read_answers
 from cosine_protocol.numerics import DETERMINISTIC
@@ -68,8 +68,8 @@ def trained(folder: Path, steps: int) -> Path:
     from cosine_engine.torch.loading import load_model
     from cosine_p2p.text.tokenizer import load_tokenizer
 
-    source = fetch_folder(SMOL)
-    model = load_model(str(source), dtype=torch.float32)
+    files = open_model(SMOL)
+    source, model = files.folder, load_model(files, dtype=torch.float32)
     text = "\n".join(page.read_text("utf-8") for page in sorted(Path("docs").glob("*.md")))
     tokens = torch.tensor(load_tokenizer(source).library.encode(text).ids)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
@@ -132,7 +132,7 @@ def read_recorded(name: str, folder: Path) -> ReadAnswers:
     file = folder / f"{name}.pickle"
     if not file.exists():
         answers: list[EndpointAnswer] = pickle.loads((folder / f"{name}.answers").read_bytes())
-        claimed = EngineChoice(dtype="float32")
+        claimed = LoadOptions(dtype="float32")
         found = read_answers(answers, SMOL, claimed, only_claimed=False, note=lambda said: None)
         file.write_bytes(pickle.dumps(found))
     read: ReadAnswers = pickle.loads(file.read_bytes())

@@ -9,8 +9,7 @@ from cosine_engine import zoo
 from cosine_engine.base import Engine
 from cosine_engine.gguf.unfolding import unfold
 from cosine_engine.gguf.writing import write_gguf
-from cosine_engine.llama.loading import load_llama
-from cosine_engine.torch.loading import load_engine
+from tests.engine.loaded import llama_file_engine, torch_engine
 
 POOL_TOKENS: Final = 16_384
 _FILES: Final = tempfile.TemporaryDirectory(prefix="cosine-audits-")
@@ -20,10 +19,10 @@ def engine_of(numerics: str, *, model: str = "target", threads: int = 1) -> Engi
     """Return an engine for an embedded model with numerics such as `float32/int8` or `gguf:Q4_1+llama.cpp`."""
     weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
     if computed == "llama.cpp":
-        return load_llama(gguf_of(model, weights), device="cpu", threads=threads, pool_tokens=POOL_TOKENS)
+        return llama_file_engine(gguf_of(model, weights), threads=threads, pool_tokens=POOL_TOKENS)
     dtype, _, quantize = computed.partition("/")
     folder = unfold(gguf_of(model, weights), cache_folder=Path(_FILES.name)) if weights else zoo.location(model)
-    return load_engine(str(folder), dtype=dtype, device="cpu", quantize=quantize or None, pool_tokens=POOL_TOKENS)
+    return torch_engine(folder, dtype=dtype, quantize=quantize or None, pool_tokens=POOL_TOKENS)
 
 
 @lru_cache

@@ -16,10 +16,12 @@ from torch import nn
 from cosine_engine.base import Engine
 from cosine_engine.blocks.held_linear import hold
 from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.lanes.engine import LaneEngine
 from cosine_engine.llama.library import llama_library
 from cosine_engine.llama.model import LlamaContext, LlamaModel
+from cosine_engine.load_options import VllmOptions
 from cosine_engine.ngram import NgramEngine
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.openai.server import TextServer
@@ -28,8 +30,7 @@ from cosine_engine.retokenized import RetokenizedEngine
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.loading import StoredBlocks, load_model
 from cosine_engine.torch.pass_way import PassWay
-from cosine_engine.vllm.environment import VllmOptions
-from cosine_engine.vllm.loading import load_vllm
+from cosine_engine.vllm.environment import find_python
 from cosine_engine.vllm.model import VllmEngine, VllmModel
 from cosine_engine.vllm.process import VllmProcess
 from cosine_engine.vocabulary import DraftVocabulary, KnownTokens
@@ -38,6 +39,7 @@ from cosine_node.chains.engine import StagedEngine
 from cosine_node.stages.host import StageEngine
 from cosine_protocol.errors import UsageError
 from tests.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
+from tests.engine.loaded import vllm_folder_engine
 from tests.engine.local_chain import LocalLinks
 from tests.engine.openai.reciting_server import RecitingServer
 from tests.engine.recited import BYTES, PAIRS, VOCAB_TOKENS, byte_level
@@ -84,7 +86,7 @@ def vllm_options() -> VllmOptions:
     named = os.environ.get("COSINE_VLLM_PYTHON")
     options = VllmOptions(Path(named) if named else None)
     try:
-        options.find()
+        find_python(options)
     except UsageError as error:
         pytest.skip(str(error))
     return options
@@ -100,7 +102,7 @@ def wide_folder() -> Path:
 @lru_cache
 def vllm_process() -> VllmProcess:
     """Return a process of vLLM with `wide_llama`, started once; engines use it one after the other."""
-    return load_vllm(wide_folder(), vllm_options(), threads=1, pool_tokens=1024).vllm.process
+    return vllm_folder_engine(wide_folder(), vllm=vllm_options(), pool_tokens=1024).vllm.process
 
 
 def vllm_engine(pool_tokens: int, *, lanes: int = 64, pass_tokens: int = 63) -> VllmEngine:
@@ -145,7 +147,7 @@ def rounded(model: Any) -> Any:
 
 def llama_of_blocks(blocks: StoredBlocks) -> Any:
     """Return `tiny_llama` from a file in Q8_0, its matrices in blocks or dequantised."""
-    return load_model(str(unfolded_gguf("Q8_0")), dtype=torch.float32, blocks=blocks).eval()
+    return load_model(ModelFiles.in_folder(Path(unfolded_gguf("Q8_0"))), dtype=torch.float32, blocks=blocks).eval()
 
 
 def reduced_engine(pool_tokens: int) -> TorchEngine:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cosine_engine.base import Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.load_self_test import find_way
@@ -41,7 +42,7 @@ def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int)
 def whole_engine(source: Path | str, *, pool_tokens: int) -> TorchEngine:
     """Return the engine of a whole model, with the decisions of `load_engine`."""
     # As in parts, the whole of a GGUF file keeps its blocks.
-    model: Any = load_model(str(source), dtype=torch.float32, blocks=StoredBlocks.ALL)
+    model: Any = load_model(ModelFiles.in_folder(Path(source)), dtype=torch.float32, blocks=StoredBlocks.ALL)
     for weight in model.parameters():
         # Weights in a mapped file have another alignment, which affects the rounding of products.
         weight.data = weight.data.clone()

@@ -15,7 +15,6 @@ from cosine_engine.base import PREFIX, BadLogits, Choice, Engine, OutOfPages, Ro
 from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.torch import sampling as torch_sampling
 from cosine_engine.torch.engine import TorchEngine
-from cosine_engine.vllm.loading import load_vllm
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from cosine_protocol.verify import Likelihood, log_probability_of
@@ -29,6 +28,7 @@ from tests.engine.engines import (
     vllm_options,
     wide_llama,
 )
+from tests.engine.loaded import vllm_folder_engine
 from tests.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.engine.random_walk import Walk, check_walk, fresh_logits, generated
 from tests.engine.tiny_models import VOCAB
@@ -133,7 +133,7 @@ def test_nll_is_that_of_a_plain_forward(kind: Kind) -> None:
 def vllm_around(model: Any) -> Engine:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return load_vllm(Path(folder), vllm_options(), threads=1, pool_tokens=256)
+        return vllm_folder_engine(Path(folder), vllm=vllm_options(), pool_tokens=256)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tokenizers.models import WordLevel
 from cosine_engine.curve import CostCurve
 from cosine_engine.ngram import NgramEngine
 from cosine_engine.torch.engine import TorchEngine
-from cosine_engine.torch.loading import load_engine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.target import read_target_facts
+from tests.engine.loaded import torch_engine
 from tests.engine.tiny_models import COMMON, VOCAB
 from tests.scenes import in_virtual_time
 from tests.thoroughness import quick_rows
@@ -59,7 +59,7 @@ async def generated(folder: Path, prompt: list[int], *, drafts: bool = True, **o
     assert facts is not None
 
     def engine() -> TorchEngine:
-        return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=4096)
+        return torch_engine(folder, dtype="float32", pool_tokens=4096)
 
     async with SimulatedSwarm(eos=facts.eos, generation_defaults=facts.generation_defaults) as swarm:
         await swarm.verifier(engine(), curve=CURVE)

@@ -29,10 +29,8 @@ from cosine_engine.gguf.writing import write_gguf
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.lanes.engine import LaneEngine
 from cosine_engine.llama.library import is_installed
-from cosine_engine.llama.loading import load_llama
 from cosine_engine.paged import PagedEngine
 from cosine_engine.torch.engine import TorchEngine
-from cosine_engine.torch.loading import load_engine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.chains.engine import StagedEngine
@@ -46,6 +44,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
 from tests.engine.embedded import engine_of
+from tests.engine.loaded import llama_file_engine, torch_engine
 from tests.engine.local_chain import LocalLinks
 from tests.engine.random_serving import Asked, serve_alone
 from tests.engine.staged import load_stages, ranges, whole_engine
@@ -307,9 +306,9 @@ def test_texts_of_a_swarm_are_those_of_the_reference(
         right = [without_end(reference.text(prompt), eos) for prompt in prompts]
     loaded: Engine
     if engine == "llama":
-        loaded = load_llama(path, device="cpu", threads=1, pool_tokens=POOL_TOKENS)
+        loaded = llama_file_engine(path, threads=1, pool_tokens=POOL_TOKENS)
     else:
-        loaded = load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
+        loaded = torch_engine(folder, dtype="float32", pool_tokens=POOL_TOKENS)
     known = [[*prompt, *text] for prompt, text in zip(prompts, right, strict=True)]
     found, accepted, preempted = swarm_texts(
         loaded, codec, prompts, known, [Sampling()] * len(prompts), tokens=TOKENS, eos=eos

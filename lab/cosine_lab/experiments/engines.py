@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
@@ -27,6 +27,7 @@ import transformers as tf
 from cosine_engine import zoo
 from cosine_engine.base import Row
 from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.gguf.unfolding import unfold
 from cosine_engine.gguf.writing import write_gguf
 from cosine_engine.lanes.engine import LaneEngine
@@ -34,10 +35,11 @@ from cosine_engine.lanes.lanes import FedToken, Floats
 from cosine_engine.llama.library import llama_library
 from cosine_engine.llama.loading import load_llama
 from cosine_engine.llama.model import LlamaContext, LlamaModel
+from cosine_engine.load_options import LoadOptions, VllmOptions
+from cosine_engine.pool_size import PoolSize
 from cosine_engine.processor import processor_name
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.loading import DTYPES, load_engine, load_model
-from cosine_engine.vllm.environment import VllmOptions
 from cosine_engine.vllm.loading import load_vllm
 from cosine_engine.zoo.family import Family
 from cosine_lab.emulation.cores import on_core
@@ -130,7 +132,7 @@ def _files(family: Family, folder: Path) -> Files:
         files[FILE] = folder / f"{FILE}.gguf"
         write_gguf(source, files[FILE], weights=FILE)
     unfolded = unfold(files[FILE])
-    load_model(str(unfolded), dtype=torch.float32).save_pretrained(dense)
+    load_model(ModelFiles.in_folder(unfolded), dtype=torch.float32).save_pretrained(dense)
     for file in unfolded.glob("*token*"):
         shutil.copy(file, dense)
     for weights in ("Q4_0", "Q8_0"):
@@ -335,22 +337,21 @@ def load(name: str, files: Files, threads: int, requests: int) -> None:
     """Load an engine with its numerics. Raises `UsageError` or `ImportError` if it is not installed."""
     torch.set_num_threads(threads)
     kind, numerics = name.split()
-    room = requests * REQUEST_TOKENS
+    how = LoadOptions(device="cpu", threads=threads, pool_size=PoolSize(exact_tokens=requests * REQUEST_TOKENS))
     if kind == "llama.cpp":
         _LOADED.append(LlamaServer(files[numerics], threads, requests))
     elif kind == "transformers":
         _LOADED.append(Generate(files[DENSE], DTYPES[numerics]))
     elif kind == "llama":
-        _LOADED.append(OwnEngine(load_llama(files[numerics], device="cpu", threads=threads, pool_tokens=room)))
+        _LOADED.append(OwnEngine(load_llama(GgufFile.open(files[numerics]), how)))
     elif kind == "vllm":
         options = VllmOptions(Path(os.environ[VLLM_PYTHON]) if VLLM_PYTHON in os.environ else None)
-        vllm = load_vllm(files[DENSE], options, dtype=numerics, threads=threads, pool_tokens=room)
-        _LOADED.append(OwnEngine(vllm))
+        told = replace(how, dtype=numerics, vllm=options)
+        _LOADED.append(OwnEngine(load_vllm(ModelFiles.in_folder(files[DENSE]), told)))
     else:
         quantize, dtype = (None, numerics) if numerics in ("float32", "bfloat16") else (numerics, "auto")
-        source = str(unfold(files[FILE]))
-        engine = load_engine(source, dtype=dtype, device="cpu", quantize=quantize, pool_tokens=room)
-        _LOADED.append(OwnEngine(engine))
+        source = ModelFiles.in_folder(unfold(files[FILE]))
+        _LOADED.append(OwnEngine(load_engine(source, replace(how, dtype=dtype, quantize=quantize))))
 
 
 def decode(contexts: Sequence[Tokens], tokens: int) -> tuple[list[Any], float]:

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import finalize
@@ -15,11 +16,10 @@ from cosine_engine.lanes.engine import LaneEngine
 from cosine_engine.lanes.self_test import check_exactness
 from cosine_engine.llama.library import LlamaLibrary, llama_library
 from cosine_engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
-from cosine_engine.loading_stage import TESTING, reach
-from cosine_engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
+from cosine_engine.load_options import TESTING, LoadOptions
+from cosine_engine.pool_size import TokenBytes, free_memory_bytes
 from cosine_engine.processes.answer import answer_of
 from cosine_engine.self_test import POOL_TOKENS
-from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_protocol.errors import UsageError
 
 Floats = npt.NDArray[np.float32]
@@ -37,47 +37,45 @@ DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL,
 """The prefixes of ggml's device names, by the name that a user gives."""
 
 
-def load_llama(
-    path: Path,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    pool_tokens: int | PoolSize = 16_384,
-    known: KnownTokens = ALL_TOKENS,
-) -> LaneEngine:
-    """Load an engine around a GGUF file, with a KV cache of `pool_tokens`, or of a size that is determined here.
+def load_llama(file: GgufFile, how: LoadOptions) -> LaneEngine:
+    """Load the engine of a GGUF file.
 
-    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, if the installed wheel supports it. Raises
-    `UsageError` for a file that is damaged or not exact in a self-test, an unknown device, and too little memory.
+    Raises `UsageError` for a file that is damaged or not exact in a self-test, an unknown device, and too little
+    memory.
     """
     library = llama_library()
-    handle = find_device(library, device)
-    file = GgufFile.open(path)
-    check_loads(path)
+    handle = find_device(library, how.device)
+    check_loads(file.path)
     with ExitStack() as on_error:
         model = LlamaModel(library, file, device=handle)
         on_error.callback(model.close)
-        size = pool_tokens
-        if isinstance(size, PoolSize):
-            size = size.tokens(
-                TokenBytes(token_bytes_of(file)),
-                context_tokens=file.context_tokens,
-                free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
-                on_card=handle is not None,
-            ).tokens
+        size = how.pool_size.tokens(
+            TokenBytes(token_bytes_of(file)),
+            context_tokens=file.context_tokens,
+            free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
+            on_card=handle is not None,
+        ).tokens
         context = LlamaContext(
             model,
             tokens=max(-(-size // PAGE_TOKENS) * PAGE_TOKENS, POOL_TOKENS),
             lanes=LANES,
             pass_tokens=PASS_TOKENS if handle is None else CARD_PASS_TOKENS,
-            threads=threads or default_threads(model.parameters),
+            threads=how.threads or default_threads(model.parameters),
         )
         on_error.callback(context.close)
-        reach(TESTING)
-        check_exactness(
-            _engine(context, POOL_TOKENS), name=path.name, library="llama.cpp", is_exact=file.weights == "F32"
+        engine_of = partial(
+            LaneEngine,
+            context,
+            vocab_tokens=model.vocab_tokens,
+            context_tokens=file.context_tokens,
+            numerics=f"gguf:{file.weights}+llama.cpp",
         )
-        engine = _engine(context, size, known)
+        how.tell(TESTING)
+        is_exact = file.weights == "F32"
+        check_exactness(
+            engine_of(pool_tokens=POOL_TOKENS), name=file.path.name, library="llama.cpp", is_exact=is_exact
+        )
+        engine = engine_of(pool_tokens=size, known=how.known, grammars=how.grammars)
         # llama.cpp's memory is freed with the engine, which a learning drafter replaces.
         freeing = finalize(engine, on_error.pop_all().close)
         # At the end of the process the system frees it.
@@ -99,18 +97,6 @@ def check_loads(path: Path) -> None:
         raise UsageError(
             f"{path.name} cannot be loaded by llama.cpp, which would end this process ({said}); fetch it again."
         ) from None
-
-
-def _engine(context: LlamaContext, pool_tokens: int, known: KnownTokens = ALL_TOKENS) -> LaneEngine:
-    model = context.model
-    return LaneEngine(
-        context,
-        pool_tokens=pool_tokens,
-        vocab_tokens=model.vocab_tokens,
-        context_tokens=model.file.context_tokens,
-        numerics=f"gguf:{model.file.weights}+llama.cpp",
-        known=known,
-    )
 
 
 def default_threads(weights: int) -> int:

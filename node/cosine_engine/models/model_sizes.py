@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cosine_engine import context_length
+from cosine_engine.vocabulary import ALL_TOKENS, DraftVocabulary, KnownTokens
 from cosine_p2p.request.model_config import TEXT_PARTS, read_model_config, text_part
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -89,29 +90,34 @@ def is_padding(name: str, token: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DraftedTokens:
-    """The ids that a drafter may draft: those below `count`. Other tokens than the target's are matched as text."""
+    """The tokens that a model drafts. Other tokens than the target's are matched as text. Default: the target's."""
 
-    count: int
-    are_the_targets: bool
+    known: KnownTokens = ALL_TOKENS
+    are_the_targets: bool = True
 
     @classmethod
     def of(cls, folder: Path, target_folder: Path) -> "DraftedTokens":
         """The tokens of the drafter in a folder. Without a tokenizer they are the target's. Raises `UsageError`.
 
-        A drafter without a row for each token of the target cannot read its texts.
+        A drafter without a row for each token of the target cannot read its texts, unless it has a vocabulary.
         """
+        if folder == target_folder:
+            return cls()
+        target_rows = ModelSizes.read(target_folder).vocab_tokens
+        vocabulary = DraftVocabulary.read(folder)
+        if vocabulary is not None:
+            return cls(KnownTokens(vocabulary=vocabulary, target_tokens=target_rows))
         files, own_files = TokenizerFiles.read(target_folder), TokenizerFiles.read(folder)
         assert files is not None, "a target without a tokenizer was refused"
         target = TextTokenizer(files.files).library.get_vocab()
-        target_rows = ModelSizes.read(target_folder).vocab_tokens
         target_tokens = min(target_rows, token_count(target))
         if own_files is None:
-            return cls(target_tokens, are_the_targets=True)
+            return cls(KnownTokens(count=target_tokens))
         own = target if own_files.digest == files.digest else TextTokenizer(own_files.files).library.get_vocab()
         shared = shared_tokens(own, target)
         if shared is None or ModelSizes.read(folder).vocab_tokens < target_tokens:
-            return cls(token_count(own), are_the_targets=False)
-        return cls(min(shared, target_rows), are_the_targets=True)
+            return cls(KnownTokens(count=token_count(own)), are_the_targets=False)
+        return cls(KnownTokens(count=min(shared, target_rows)))
 
 
 def token_count(vocabulary: Vocabulary) -> int:

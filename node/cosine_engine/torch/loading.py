@@ -1,9 +1,7 @@
-"""Loads an engine from a Hugging Face id or a folder."""
+"""Loads the PyTorch engine of a model."""
 
 import logging
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -43,6 +41,7 @@ from cosine_engine.forward.support import (
     refuse_by_config,
 )
 from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.gguf.transformers_model import (
     rope_factors,
     stored_matrices,
@@ -50,15 +49,14 @@ from cosine_engine.gguf.transformers_model import (
     transformers_weights,
 )
 from cosine_engine.kv_pool import PAGE_TOKENS, WindowPages
-from cosine_engine.loading_stage import TESTING, reach
-from cosine_engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
+from cosine_engine.load_options import TESTING, LoadOptions
+from cosine_engine.pool_size import PoolTokens, free_memory_bytes
 from cosine_engine.processor import reads_float16
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.gguf_trial import EXACT, check_against_llama
 from cosine_engine.torch.invariance_self_test import find_row_tiles
 from cosine_engine.torch.load_self_test import find_way
 from cosine_engine.torch.pass_way import PassWay
-from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange
 
@@ -72,17 +70,21 @@ DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 """Dtypes by their option values."""
 
 
-def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
-    """Raise `UsageError` for options of `load_engine` that no model can have on this machine."""
-    where = resolve_device(device)
-    if dtype != "auto":
-        resolve_dtype(dtype, device=where, config=None)
+def check_options(how: LoadOptions) -> None:
+    """Raise `UsageError` for options that no model can have on this machine."""
+    where, quantize = resolve_device(how.device), how.quantize
+    if how.dtype != "auto":
+        resolve_dtype(how.dtype, device=where, config=None)
     if quantize is None or quantize == STORED:
         return
     if quantize not in HELD:
         raise UsageError(f"'{quantize}' is not a supported quantisation; use {HALF}, int8, int4 or {STORED}.")
     if quantize == HALF or where.type == "cpu":
-        _check_held(quantize, dtype, where)
+        if where.type != "cpu" or how.dtype not in ("auto", "float32"):
+            instead = f"use --dtype {HALF} or drop --dtype" if quantize == HALF else "drop --dtype"
+            raise UsageError(f"--quantize {quantize} requires a CPU and float32 activations; {instead}.")
+        if quantize == HALF and not reads_float16():
+            raise UsageError(f"This processor does not read {HALF} weights; drop --quantize.")
         return
     if quantize == "int4" and where.type != "cuda":
         raise UsageError(
@@ -94,108 +96,99 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
         raise UsageError("--quantize int4 requires the package accelerate: pip install accelerate.")
 
 
-def load_engine(
-    source: str,
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    quantize: str | None = None,
-    pool_tokens: int | PoolSize = 16_384,
-    is_deterministic: bool = False,
-    known: KnownTokens = ALL_TOKENS,
-    feature_layers: Sequence[int] = (),
-    is_served: bool = False,
-) -> TorchEngine:
-    """Load the model at `source` and return an engine with a KV pool of `pool_tokens` tokens.
+def load_engine(files: ModelFiles, how: LoadOptions) -> TorchEngine:
+    """Load a model and return its engine.
 
-    `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored dtype elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps. `quantize` is `HALF`, int8, int4 or `STORED`. Default:
-    `default_quantisation`. With `is_deterministic`, a token's result depends bit for bit only on its own path.
-    A draft head reads `feature_layers`. A GGUF file that `is_served` is compared with llama.cpp.
     Raises `UsageError` for an unknown model or option, and its subclass `UnsupportedModel` for a model that cannot
     be run exactly.
     """
-    check_options(dtype=dtype, device=device, quantize=quantize)
-    where = resolve_device(device)
-    config = read_config(source)
+    check_options(how)
+    config = read_config(files.folder)
     refuse_by_config(config)
-    kind = resolve_dtype(dtype, device=where, config=config)
-    file = stored_file(source, quantize)
     try:
-        if quantize == STORED and feature_layers:
-            raise UsageError("A draft head needs its target's embedding dequantised; drop --quantize stored.")
-        stored = quantisation_of(config)
-        if stored is not None and quantize not in (None, STORED):
-            raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
-        held = quantize or default_quantisation(config, file, dtype=dtype, device=where)
-        model = _held_model(source, file if is_served else None, held, dtype=kind, device=where)
-        if feature_layers and isinstance(embedding := model.get_input_embeddings(), BlockEmbedding):
+        model = _held_model(files, config, how)
+        if how.feature_layers and isinstance(embedding := model.get_input_embeddings(), BlockEmbedding):
             # A draft head has rows of the embedding in its own products.
             embedding.dequantise()
-        reach(TESTING)
+        how.tell(TESTING)
         way = find_way(model)
         if not way.is_packed:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
-            if is_deterministic:
+            if how.is_deterministic:
                 raise UsageError(
                     f"--deterministic is not possible for models of type '{config.model_type}', which run with "
                     f"{way.value}; drop the option."
                 )
-        tiles = find_row_tiles(model) if is_deterministic and way is PassWay.PACKED else None
-        token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
-        token = replace(token, total=token.total + feature_bytes(model, feature_layers))
-        size = _pool_tokens(model, pool_tokens, token)
-        windows = None
-        if size.windowed is not None and way.is_packed:
-            pages = -(-size.tokens // PAGE_TOKENS)
-            windows = WindowPages(pages=pages, tokens=size.windowed, window_tokens=token.window_tokens)
+        tiles = find_row_tiles(model) if how.is_deterministic and way is PassWay.PACKED else None
+        pool, windows = _pool(model, way, how)
         return TorchEngine(
             model,
-            pool_tokens=size.tokens,
+            pool_tokens=pool.tokens,
             way=way,
+            known=how.known,
+            grammars=how.grammars,
             tiles=tiles,
-            known=known,
             windows=windows,
-            feature_layers=feature_layers,
+            feature_layers=how.feature_layers,
         )
     except torch.OutOfMemoryError as error:
-        raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
+        where = resolve_device(how.device)
+        raise UsageError(f"'{files.folder}' and its KV cache do not fit into the memory of {where}.") from error
 
 
-def _held_model(
-    source: str, tried: GgufFile | None, quantize: str | None, *, dtype: torch.dtype, device: torch.device
-) -> Any:
-    """Load a model with its quantisation; the file `tried`, if any, is compared with llama.cpp."""
+def _held_model(files: ModelFiles, config: Any, how: LoadOptions) -> Any:
+    """Load a model with its weights held as the options say."""
+    device = resolve_device(how.device)
+    dtype = resolve_dtype(how.dtype, device=device, config=config)
+    check_stored(files, how.quantize)
+    if how.quantize == STORED and how.feature_layers:
+        raise UsageError("A draft head needs its target's embedding dequantised; drop --quantize stored.")
+    stored = quantisation_of(config)
+    if stored is not None and how.quantize not in (None, STORED):
+        raise UsageError(f"'{files.folder}' is stored in {stored} and cannot be quantised again; drop --quantize.")
+    quantize = how.quantize or default_quantisation(config, files.gguf, dtype=how.dtype, device=device)
     is_held = quantize in HELD and device.type == "cpu"
     if quantize in BITS and not is_held:
-        return _quantised(source, quantize, dtype=dtype, device=device).to(device)
+        return _quantised(files, quantize, dtype=dtype, device=device).to(device)
     # With converted weights, the model is never in memory in float32 as a whole.
     blocks = (
         StoredBlocks.LINEAR if quantize == HALF else StoredBlocks.NONE if quantize is None else StoredBlocks.ALL
     )
-    load = partial(load_model, source, dtype=dtype, blocks=blocks)
-    model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
+    load = partial(load_model, files, dtype=dtype, blocks=blocks)
+    model = check_against_llama(files.gguf, load) if files.gguf is not None and how.is_served else load()
+    model.to(device)
     if quantize is not None and is_held and not hold_model(model, quantize):
-        raise UsageError(f"'{source}' has no linear layers to convert to {quantize}; drop --quantize.")
+        raise UsageError(f"'{files.folder}' has no linear layers to convert to {quantize}; drop --quantize.")
     if quantize is None:
         hold_as_stored(model)
     return model
 
 
-def _check_held(quantize: str, dtype: str, device: torch.device) -> None:
-    if device.type != "cpu" or dtype not in ("auto", "float32"):
-        instead = f"use --dtype {HALF} or drop --dtype" if quantize == HALF else "drop --dtype"
-        raise UsageError(f"--quantize {quantize} requires a CPU and float32 activations; {instead}.")
-    if quantize == HALF and not reads_float16():
-        raise UsageError(f"This processor does not read {HALF} weights; drop --quantize.")
+def check_stored(files: ModelFiles, quantize: str | None) -> None:
+    """Raise `UsageError` if `STORED` requires a GGUF file, and the model has none."""
+    if quantize == STORED and files.gguf is None:
+        raise UsageError(
+            f"--quantize {STORED} requires a GGUF file, which '{files.folder}' is not; drop --quantize."
+        )
 
 
-def stored_file(source: str, quantize: str | None) -> GgufFile | None:
-    """Return the GGUF file of an unfolded folder, if any. Raises `UsageError` if `STORED` requires one."""
-    file = GgufFile.in_folder(Path(source))
-    if quantize == STORED and file is None:
-        raise UsageError(f"--quantize {STORED} requires a GGUF file, which '{source}' is not; drop --quantize.")
-    return file
+def _pool(model: Any, way: PassWay, how: LoadOptions) -> tuple[PoolTokens, WindowPages | None]:
+    """Return the sizes of the pool of a loaded model. Raises `UsageError` if there is too little memory."""
+    token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
+    token = replace(token, total=token.total + feature_bytes(model, how.feature_layers))
+    on_card = model.device.type == "cuda"
+    if on_card:
+        torch.cuda.empty_cache()
+        free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
+    else:
+        free_bytes = free_memory_bytes()
+    size = how.pool_size.tokens(
+        token, context_tokens=context_tokens(model.config), free_bytes=free_bytes, on_card=on_card
+    )
+    if size.windowed is None or not way.is_packed:
+        return size, None
+    pages = -(-size.tokens // PAGE_TOKENS)
+    return size, WindowPages(pages=pages, tokens=size.windowed, window_tokens=token.window_tokens)
 
 
 def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, device: torch.device) -> str | None:
@@ -221,19 +214,6 @@ def hold_model(model: Any, quantize: str) -> int:
     """Call `hold` and record the quantisation in the model's configuration."""
     model.config.quantization_config = {"quant_method": quantize}
     return hold(model, quantize)
-
-
-def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTokens:
-    """Return the pool size of a loaded model. Raises `UsageError` if there is too little memory."""
-    if isinstance(size, int):
-        return PoolTokens(tokens=size)
-    on_card = model.device.type == "cuda"
-    if on_card:
-        torch.cuda.empty_cache()
-        free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
-    else:
-        free_bytes = free_memory_bytes()
-    return size.tokens(token, context_tokens=context_tokens(model.config), free_bytes=free_bytes, on_card=on_card)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -267,43 +247,42 @@ def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtyp
     return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
 
 
-def read_config(source: str) -> Any:
-    """Return a model's configuration. Raises `UsageError` if there is none of a known type."""
-    looks_like_a_path = source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
-    if looks_like_a_path and not Path(source).is_dir():
-        raise UsageError(f"There is no folder '{source}' to load a model from.")
-    file = GgufFile.in_folder(Path(source))
+def read_config(folder: Path | str) -> Any:
+    """Return the configuration of the model in a folder. Raises `UsageError` if there is none of a known type."""
+    if not Path(folder).is_dir():
+        raise UsageError(f"There is no folder '{folder}' to load a model from.")
+    file = GgufFile.in_folder(Path(folder))
     if file is not None:
         # Raises `UsageError` for a file that PyTorch cannot run; the folder's own configuration is incomplete then.
         transformers_config(file)
     try:
-        return AutoConfig.from_pretrained(source, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except StrictDataclassError as error:
         # The reason is on the second line.
-        raise UsageError(f"No model can be read from '{source}': {' '.join(str(error).split())}") from error
+        raise UsageError(f"No model can be read from '{folder}': {' '.join(str(error).split())}") from error
     except DAMAGED as error:
-        raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
+        raise UsageError(f"No model can be read from '{folder}': {first_line(error)}") from error
 
 
-def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.device) -> Any:
+def _quantised(files: ModelFiles, kind: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     """Load a model whose linear layers are quantised one by one as they are read; activations keep their dtype."""
     # Not an import statement: the package has no types and is optional.
     schemes, tensors = import_module("torchao.quantization"), import_module("torchao.utils")
     # torchao's inductor settings would change float32 products of other models in the process.
     if kind == "int8":
         scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
-        model = load_model(source, dtype=dtype, quantization_config=scheme)
+        model = load_model(files, dtype=dtype, quantization_config=scheme)
     elif dtype is torch.bfloat16:
         # A group size that its kernel supports.
         packed = schemes.Int4WeightOnlyConfig(
             group_size=64, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
         )
         # This format is created on its device.
-        model = load_model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
+        model = load_model(files, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
     else:
         raise UsageError("--quantize int4 requires bfloat16 activations; add --dtype bfloat16.")
     if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
-        raise UsageError(f"'{source}' has no linear layers to convert to {kind}; drop --quantize.")
+        raise UsageError(f"'{files.folder}' has no linear layers to convert to {kind}; drop --quantize.")
     return model
 
 
@@ -317,23 +296,26 @@ class StoredBlocks(Enum):
 
 
 def load_model(
-    source: str, *, dtype: torch.dtype, blocks: StoredBlocks = StoredBlocks.NONE, **quantisation: Any
+    files: ModelFiles, *, dtype: torch.dtype, blocks: StoredBlocks = StoredBlocks.NONE, **quantisation: Any
 ) -> Any:
-    """Load a transformers model from a folder or by a Hugging Face id.
+    """Load a transformers model.
 
     `blocks` is for a GGUF file, `quantisation` for `from_pretrained`. Raises `UsageError`.
     """
     # No foreign code or pickle is executed: weights are safetensors or GGUF, classes are those of transformers.
     hide_progress_in_logs()
     try:
-        file = GgufFile.in_folder(Path(source))
-        if file is not None:
-            config = read_config(source)
+        if files.gguf is not None:
             return load_gguf_model(
-                file, config, dtype=dtype, blocks=blocks, attn_implementation="eager", **quantisation
+                files.gguf,
+                read_config(files.folder),
+                dtype=dtype,
+                blocks=blocks,
+                attn_implementation="eager",
+                **quantisation,
             )
         model = AutoModelForCausalLM.from_pretrained(
-            source,
+            files.folder,
             dtype=dtype,
             attn_implementation="eager",
             trust_remote_code=False,
@@ -343,7 +325,7 @@ def load_model(
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        raise UsageError(f"The weights of '{source}' cannot be read: {first_line(error)}") from error
+        raise UsageError(f"The weights of '{files.folder}' cannot be read: {first_line(error)}") from error
     copy_out_of_files(model)
     return model
 

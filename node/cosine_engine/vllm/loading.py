@@ -1,18 +1,18 @@
 """Loading a model into vLLM, and its self-test; an error is one sentence with the reason."""
 
 import os
-from pathlib import Path
+from functools import partial
 from typing import Final
 
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.lanes.self_test import check_exactness
-from cosine_engine.loading_stage import TESTING, reach
-from cosine_engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
+from cosine_engine.load_options import TESTING, LoadOptions
+from cosine_engine.pool_size import TokenBytes, free_memory_bytes
 from cosine_engine.self_test import POOL_TOKENS
-from cosine_engine.vllm.environment import VllmOptions
+from cosine_engine.vllm.environment import find_python
 from cosine_engine.vllm.model import VllmEngine, VllmModel
 from cosine_engine.vllm.process import ProcessLost, VllmProcess
-from cosine_engine.vocabulary import ALL_TOKENS, KnownTokens
 from cosine_p2p.request.model_config import read_model_config, text_part
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import QUANTISED, VLLM
@@ -28,22 +28,15 @@ REPEATED: Final = 4
 """The tokens that vLLM is told of, in passes: some are fed again for branches."""
 
 
-def load_vllm(
-    folder: Path,
-    options: VllmOptions,
-    *,
-    dtype: str = "auto",
-    threads: int | None = None,
-    pool_tokens: int | PoolSize = 16_384,
-    known: KnownTokens = ALL_TOKENS,
-) -> VllmEngine:
-    """Load an engine around a model in a folder, with a KV cache of `pool_tokens`, or of a size determined here.
+def load_vllm(files: ModelFiles, how: LoadOptions) -> VllmEngine:
+    """Load the engine of a folder.
 
     Raises `UsageError` for a Python without vLLM, a model that vLLM cannot load or is not exact in a self-test, and
     too little memory.
     """
-    python = options.find()
-    threads = threads or max(1, len(os.sched_getaffinity(0)) // options.processes)
+    folder, options, dtype = files.folder, how.vllm, how.dtype
+    python = find_python(options)
+    threads = how.threads or max(1, len(os.sched_getaffinity(0)) // options.processes)
     config = read_model_config(folder)
     if dtype == "auto":
         # vLLM's own choice for weights in float32 is bfloat16.
@@ -64,21 +57,16 @@ def load_vllm(
     process = VllmProcess(python, told, threads=threads)
     sizes = process.sizes
     token_bytes, block_tokens = sizes["token_bytes"], sizes["block_tokens"]
-    size, requests = pool_tokens, 1
-    if isinstance(size, PoolSize):
-        requests = size.requests
-        free_bytes = sizes["free_bytes"] or free_memory_bytes()
-        if free_bytes is not None:
-            # The weights are not loaded yet.
-            free_bytes -= sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        size = size.tokens(
-            TokenBytes(token_bytes),
-            context_tokens=sizes["context_tokens"],
-            free_bytes=free_bytes,
-            on_card=sizes["on_card"],
-        ).tokens
+    free_bytes = sizes["free_bytes"] or free_memory_bytes()
+    size = how.pool_size.tokens(
+        TokenBytes(token_bytes),
+        context_tokens=sizes["context_tokens"],
+        # The weights are not loaded yet.
+        free_bytes=None if free_bytes is None else free_bytes - files.weights_bytes,
+        on_card=sizes["on_card"],
+    ).tokens
     size = -(-size // PAGE_TOKENS) * PAGE_TOKENS
-    lanes = max(LANES, 4 * requests)
+    lanes = max(LANES, 4 * how.pool_size.requests)
     blocks = 1 + -(-max(size, POOL_TOKENS) // block_tokens) + SPARE_BLOCKS * lanes
     pass_tokens = CARD_PASS_TOKENS if sizes["on_card"] else PASS_TOKENS
     cache = {
@@ -100,20 +88,17 @@ def load_vllm(
     quantised = (config.get("quantization_config") or {}).get("quant_method")
     numerics = VLLM + sizes["dtype"] + (f"{QUANTISED}{quantised}" if quantised else "")
 
-    def engine(pool_tokens: int, known: KnownTokens = ALL_TOKENS) -> VllmEngine:
-        return VllmEngine(
-            model,
-            pool_tokens=pool_tokens,
-            vocab_tokens=sizes["vocab_tokens"],
-            context_tokens=sizes["context_tokens"],
-            numerics=numerics,
-            known=known,
-        )
-
-    reach(TESTING)
+    engine_of = partial(
+        VllmEngine,
+        model,
+        vocab_tokens=sizes["vocab_tokens"],
+        context_tokens=sizes["context_tokens"],
+        numerics=numerics,
+    )
+    how.tell(TESTING)
     is_exact = numerics == f"{VLLM}float32"
     try:
-        check_exactness(engine(POOL_TOKENS), name=folder.name, library="vLLM", is_exact=is_exact)
+        check_exactness(engine_of(pool_tokens=POOL_TOKENS), name=folder.name, library="vLLM", is_exact=is_exact)
     except ProcessLost as error:
         raise UsageError(f"{folder.name} cannot be run by vLLM: {error}") from None
-    return engine(size, known)
+    return engine_of(pool_tokens=size, known=how.known, grammars=how.grammars)

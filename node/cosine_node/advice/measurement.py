@@ -75,7 +75,7 @@ def memory() -> tuple[Sequence[tuple[str, int]], float]:
 
 def drafting(model: str, target: str) -> tuple[float, int]:
     """The seconds of a drafter's token, and the bytes of its process; runs in a child process."""
-    from cosine_engine.models.model import ModelSource, load_served
+    from cosine_engine.models.served import ModelSource, load_served
 
     source = ModelSource(model=model, target=target)
     served = load_served(source, Role.DRAFTER, lambda *_: None, measure_s=MEASURE_S)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_engine.models.engine_kind import join_options
+from cosine_engine.load_options import join_options
 from cosine_engine.pool_size import CARD_MEMORY_PART, free_memory_bytes
 from cosine_engine.processes.answer import answer_of
 from cosine_node.advice.measurement import find_advice

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Final
 
-from cosine_engine.models.engine_kind import join_options
+from cosine_engine.load_options import join_options
 from cosine_engine.pool_size import AUTO, CARD_MEMORY_PART
 from cosine_node.chains.model_needs import fit_of, served_dtype
 from cosine_node.chains.outlook import ACCEPTANCE, outlooks, sentence_of

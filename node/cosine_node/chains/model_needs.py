@@ -80,10 +80,11 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
     from cosine_engine.forward.support import numerics_of, refuse_by_config
     from cosine_engine.gguf.file import GgufFile
     from cosine_engine.gguf.unfolding import unfold
+    from cosine_engine.load_options import LoadOptions
     from cosine_engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
     from cosine_node.stages.opening import part_sizes
 
-    check_options(dtype=dtype, device="cpu", quantize=None)
+    check_options(LoadOptions(dtype=dtype, device="cpu"))
     source = zoo.resolve(model)
     file = None
     if isinstance(source, Path) and source.is_file():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_engine.models.engine_kind import EngineChoice, parse_engine
+from cosine_engine.load_options import EngineKind, LoadOptions
 from cosine_engine.pool_size import AUTO
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.node_options import model_option
@@ -120,10 +120,10 @@ class EndpointOptions:
     dtype: Annotated[str, model_option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.")] = AUTO
     quantize: Annotated[str | None, model_option("quantize", "KIND", "float16, int8, int4 or stored.")] = None
 
-    def choice(self) -> EngineChoice:
+    def choice(self) -> LoadOptions:
         """Raises `UsageError`."""
-        return EngineChoice(
-            kind=parse_engine(self.engine), device=self.device, dtype=self.dtype, quantize=self.quantize
+        return LoadOptions(
+            kind=EngineKind.parse(self.engine), device=self.device, dtype=self.dtype, quantize=self.quantize
         )
 
 
@@ -313,25 +313,23 @@ def judged_here(pieces: Sequence[Evidence], model: str, written: object) -> list
     Raises `UsageError` if the model is not available, or is not the target of the texts.
     """
     from cosine_engine.constraints.grammars import Grammars
-    from cosine_engine.models.model import ModelSource, fetch_folder, load_weights, read_names
-    from cosine_engine.paged import PagedEngine
+    from cosine_engine.models.loading import load, open_model
+    from cosine_engine.models.served import ModelNames
     from cosine_node.verifier.audited_stream import verdict_on
 
     checked = [check(piece, written) for piece in pieces]
     claims = {index: piece.open().claim for index, piece in enumerate(pieces) if not checked[index].problem}
     if not claims:
         return checked
-    folder = fetch_folder(model)
-    facts = read_names(model, model, folder).facts
+    files = open_model(model)
+    facts = ModelNames.read(model, model, files.folder).facts
     config = VerifierConfig(target_digest=facts.digest(), tokenizer_digest=facts.tokenizer_digest)
     wanted = {claim.request.target_digest for claim in claims.values()}
     if config.target_digest not in wanted:
         raise UsageError(
             f"{model} is not the target of this text, {wanted.pop().hex()}: name the target's weights with --model."
         )
-    engine = load_weights(ModelSource(model=model, target=model), folder, folder)
-    if isinstance(engine, PagedEngine):
-        engine.grammars = Grammars.of(folder, waits=True)
+    engine = load(files, LoadOptions(is_served=True, grammars=Grammars.of(files.folder, waits=True)))
     for index, claim in claims.items():
         try:
             verdict = verdict_on(claim, engine, config)

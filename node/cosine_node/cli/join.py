@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_engine import zoo
-from cosine_engine.models.engine_kind import EngineChoice, EngineKind, has_files
+from cosine_engine.load_options import EngineKind, LoadOptions
+from cosine_engine.models.engine_kind import has_files, kind_for
 from cosine_engine.pool_size import AUTO, PoolSize
 from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.node_options import (
@@ -48,7 +49,7 @@ from cosine_terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from cosine_engine.models.model import ModelSource
+    from cosine_engine.models.served import ModelSource
 
 LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
@@ -99,7 +100,7 @@ class Parts:
         ),
     ] = True
 
-    def check(self, role: Role, engine: EngineChoice, *, kv_memory: str) -> None:
+    def check(self, role: Role, engine: LoadOptions, *, kv_memory: str) -> None:
         """Raise `UsageError` for options that exclude a model in parts, or that require one."""
         if self.over_stages and role is not Role.VERIFIER:
             raise UsageError("--over-stages is for verifiers: their passes run over the stages of others.")
@@ -201,7 +202,7 @@ class AsGuest:
         operation_option("share", "PART", "Part of the time that passes take, and of the usual KV cache."),
     ] = 1.0
 
-    def unload_after_s(self, engine: EngineChoice, sources: "list[ModelSource]") -> float | None:
+    def unload_after_s(self, engine: LoadOptions, sources: "list[ModelSource]") -> float | None:
         """Seconds without work until models are unloaded. None for never. Raises `UsageError`."""
         if self.unload_after is None:
             return None
@@ -359,7 +360,7 @@ def _nodes(
     home = None
     if draft_model not in (None, NO_DRAFT_MODEL):
         # --dtype, --quantize and --kv-memory are the target's.
-        beside = EngineChoice(device=engine.device, threads=work.threads, pool_size=PoolSize(share=guest.share))
+        beside = LoadOptions(device=engine.device, threads=work.threads, pool_size=PoolSize(share=guest.share))
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
     unload_after_s = guest.unload_after_s(engine, sources)
@@ -421,9 +422,9 @@ async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
         await run_nodes(plan.network, plan.nodes, emit, stop)
 
 
-def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
+def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: LoadOptions) -> "list[ModelSource]":
     """The models to load, each with its target. Raises `UsageError`."""
-    from cosine_engine.models.model import ModelSource
+    from cosine_engine.models.served import ModelSource
 
     if role is Role.DRAFTER:
         if engine.is_deterministic:
@@ -446,7 +447,7 @@ def _shipped_drafter(source: "ModelSource", *, over_stages: bool) -> str | None:
     if over_stages:
         # A draft head reads layers that other machines hold.
         drafter = zoo.default_drafter(source.model)
-    elif source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
+    elif kind_for(source.engine, zoo.resolve(source.model)) is not EngineKind.TORCH:
         return None
     try:
         zoo.resolve(drafter)

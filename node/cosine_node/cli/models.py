@@ -67,11 +67,11 @@ def convert(
     """Write a Llama-like model as a GGUF file for llama.cpp and `join`."""
     from cosine_engine.gguf.file import GgufFile
     from cosine_engine.gguf.writing import write_gguf
-    from cosine_engine.models.model import fetch_folder
+    from cosine_engine.models.loading import open_model
 
     if not out.parent.is_dir():
         raise UsageError(f"There is no folder {out.parent} to write {out.name} into.")
-    write_gguf(fetch_folder(source), out, weights=weights.upper(), name=source.removeprefix("zoo:"))
+    write_gguf(open_model(source).folder, out, weights=weights.upper(), name=source.removeprefix("zoo:"))
     written = GgufFile.open(out)
     size_bytes = out.stat().st_size
     if as_json:

@@ -5,9 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from cosine_engine.models.engine_kind import EngineChoice, parse_engine
+from cosine_engine.load_options import EngineKind, LoadOptions, VllmOptions
 from cosine_engine.pool_size import AUTO, parse_pool_size
-from cosine_engine.vllm.environment import VllmOptions
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
@@ -136,11 +135,11 @@ class ServedModelOptions:
         int, operation_option("max-requests", "COUNT", "Maximum number of concurrent requests.")
     ] = 16
 
-    def engine_choice(self, role: Role | None, **more: Any) -> EngineChoice:
+    def engine_choice(self, role: Role | None, **more: Any) -> LoadOptions:
         """The engine options for a node of that role. Raises `UsageError`."""
         is_verifier = role is Role.VERIFIER
-        return EngineChoice(
-            kind=parse_engine(self.engine),
+        return LoadOptions(
+            kind=EngineKind.parse(self.engine),
             device=self.device,
             dtype=self.dtype,
             quantize=self.quantize,

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_engine import zoo
-from cosine_engine.models.engine_kind import EngineKind, has_files
+from cosine_engine.load_options import EngineKind
+from cosine_engine.models.engine_kind import has_files, kind_for
 from cosine_node.doctor import machine, packages, swarm
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, skipped
 from cosine_node.doctor.swarm import Neighbourhood
@@ -79,7 +80,7 @@ class Examination:
         """The extra that loads the models: `llama` if llama.cpp runs all of them, else `node`."""
         sources = [node.source for node in self._plan.nodes if has_files(node.source.model)]
         try:
-            kinds = {source.engine.kind_for(zoo.resolve(source.model)) for source in sources}
+            kinds = {kind_for(source.engine, zoo.resolve(source.model)) for source in sources}
         except UsageError:
             # The check of the model reports an unknown name.
             return "node"

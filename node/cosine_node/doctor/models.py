@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from cosine_engine.curve import CostCurve
-from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.models.engine_kind import has_files
 from cosine_engine.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
 from cosine_engine.models.hub import ANSWER_S, HubModel, HubRefusal
-from cosine_engine.models.model import MEASURE_S, read_names
+from cosine_engine.models.served import MEASURE_S, ModelNames
 from cosine_engine.pool_size import free_memory_bytes
 from cosine_node.doctor.finding import Finding, failure, fine, refusal
 from cosine_node.doctor.machine import SMALLER
@@ -45,7 +45,11 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
     try:
         folder = local_folder(name)
         if folder is not None:
-            return folder, 0, fine(what, f"it is here, {size_text(weight_bytes(folder))} on disk")
+            return (
+                folder,
+                0,
+                fine(what, f"it is here, {size_text(ModelFiles.in_folder(folder).weights_bytes)} on disk"),
+            )
         if is_in_parts:
             return None, 0, fine(what, "it is fetched at the first start, from nodes of the swarm or from the hub")
         hub = HubModel.parse(name)
@@ -64,13 +68,6 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
     return None, download_bytes, fine(what, found)
 
 
-def weight_bytes(folder: Path) -> int:
-    """Size of the weights in a folder, or of the GGUF file that it was made of."""
-    file = GgufFile.in_folder(folder)
-    places = folder.glob("*.safetensors") if file is None else file.parts
-    return sum(place.stat().st_size for place in places)
-
-
 def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
     """Load the models of a node as `join` does, and measure them. `loaded` keeps them alive."""
     what = f"{options.role} {options.source.model}"
@@ -78,7 +75,9 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
     choice, free_bytes = options.source.engine, free_memory_bytes()
     if folder is not None and not options.is_in_parts and free_bytes and (choice.device == "cpu" or not has_card):
         # A lower bound.
-        least_bytes = weight_bytes(folder) // (4 if choice.quantize in ("int4", "int8") else 1)
+        least_bytes = ModelFiles.in_folder(folder).weights_bytes // (
+            4 if choice.quantize in ("int4", "int8") else 1
+        )
         if least_bytes > free_bytes:
             found = f"its weights take {size_text(least_bytes)} or more, and {size_text(free_bytes)} are free"
             yield failure(what, found, SMALLER)
@@ -128,7 +127,7 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
 
         assert folder is not None
         draft = stage_draft(options, folder)
-        read_names(source.model, source.target, folder)
+        ModelNames.read(source.model, source.target, folder)
         layers = draft.choose(())
         emit("loading", {"model": f"layers {layers} of {layers.layers} of {source.model}"})
         stage = draft.load(layers, measure_s=MEASURE_S)
@@ -137,7 +136,7 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
         from cosine_node.serving.head import needs_of
 
         assert folder is not None
-        needs_of(read_names(source.model, source.target, folder), requests=options.max_requests)
+        needs_of(ModelNames.read(source.model, source.target, folder), requests=options.max_requests)
         return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
     models = load_models(options, emit)
     return models[0].curve, models

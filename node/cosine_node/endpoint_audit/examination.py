@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from cosine_engine.models.engine_kind import EngineChoice, EngineKind
-from cosine_engine.models.model import ModelSource, fetch_folder, load_weights, read_names
+from cosine_engine.load_options import EngineKind, LoadOptions
+from cosine_engine.models.loading import load, open_model
+from cosine_engine.models.served import ModelNames
 from cosine_engine.pool_size import PoolSize
 from cosine_node.endpoint_audit.asking import EndpointAnswer, EndpointQuestion
 from cosine_node.endpoint_audit.questions import draw_questions
@@ -76,11 +77,12 @@ class ReadAnswers:
 
 
 def read_answers(
-    answers: Sequence[EndpointAnswer], model: str, claimed: EngineChoice, *, only_claimed: bool, note: Note
+    answers: Sequence[EndpointAnswer], model: str, claimed: LoadOptions, *, only_claimed: bool, note: Note
 ) -> ReadAnswers:
     """Read answers in each form of a model. Blocks. Raises `UsageError` if the claimed one cannot be made."""
-    folder = fetch_folder(model)
-    digest = read_names(model, model, folder).facts.content_digest.hex()
+    files = open_model(model)
+    folder = files.folder
+    digest = ModelNames.read(model, model, folder).facts.content_digest.hex()
     codec, ends = load_tokenizer(folder), read_ends(folder)
     plain = replace(claimed, kind=EngineKind.AUTO, pool_size=PoolSize(requests=1))
     others = [] if only_claimed else [replace(plain, dtype=dtype, quantize=held) for dtype, held in OTHERS]
@@ -88,7 +90,7 @@ def read_answers(
     for choice in (replace(plain, kind=claimed.kind), *others):
         note("Loading the weights")
         try:
-            engine = load_weights(ModelSource(model=model, target=model, engine=choice), folder, folder)
+            engine = load(files, replace(choice, is_served=True))
         except UsageError as error:
             if not found:
                 raise

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cosine_engine.models.model import ModelNames
+from cosine_engine.models.served import ModelNames
 from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer

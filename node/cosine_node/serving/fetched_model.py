@@ -8,10 +8,12 @@ from pathlib import Path
 from cosine_engine import zoo
 from cosine_engine.gguf.transformers_model import ELSEWHERE
 from cosine_engine.gguf.unfolding import unfold_part
+from cosine_engine.models import loading
 from cosine_engine.models.hub import HubModel
 from cosine_engine.models.hub_source import HubSource
-from cosine_engine.models.model import ModelNames, fetch, read_names, readable
+from cosine_engine.models.loading import open_place
 from cosine_engine.models.partial_folder import PartialFolder
+from cosine_engine.models.served import ModelNames
 from cosine_engine.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.announced_node import JoinedNetwork
 from cosine_node.weights.fetching import FetchProgress
@@ -32,12 +34,12 @@ def local_folder(model: str) -> Path | None:
             raise
         resolved = model
     if isinstance(resolved, Path):
-        return readable(resolved)
+        return open_place(resolved).folder
     try:
         held = HubModel.parse(resolved).held()
     except UsageError:
         return None
-    return None if held is None else readable(held)
+    return None if held is None else open_place(held).folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class FetchedModel:
 
     def names(self, target: str, *, asked: str) -> ModelNames:
         """Return its names for a record. Raises `UsageError` if the files belong to another model."""
-        names = read_names(self.sought.name, self.sought.name if target == asked else target, self.folder)
+        names = ModelNames.read(self.sought.name, self.sought.name if target == asked else target, self.folder)
         if names.facts.digest() != self.model.target_digest:
             raise UsageError(
                 f"The files of {self.sought.name} from the swarm have the digest {names.facts.digest().hex()}, not "
@@ -124,7 +126,7 @@ class OpenedModel:
         """Return its names for a record; reads all local weights. Blocks. Raises `UsageError`."""
         if self.fetched is not None:
             return self.fetched.names(self.target, asked=self.asked)
-        return read_names(self.asked, self.target, self.folder)
+        return ModelNames.read(self.asked, self.target, self.folder)
 
 
 async def open_model(
@@ -147,7 +149,9 @@ async def open_model(
     found = await unless_stopped(find_model(joined, model, emit), stop)
     if stop.is_set():
         return None
-    folder = found.folder if found is not None else await asyncio.to_thread(fetch, model, emit)
+    folder = (
+        found.folder if found is not None else (await asyncio.to_thread(loading.open_model, model, emit)).folder
+    )
     return OpenedModel(asked=model, target=target, folder=folder, joined=joined, fetched=found)
 
 

@@ -11,7 +11,7 @@ from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.curve import measure_curve
 from cosine_engine.forward.support import context_tokens, refuse_by_config
 from cosine_engine.models.home_model import load_home
-from cosine_engine.models.model import MEASURE_S, ModelNames, ServedModel
+from cosine_engine.models.served import MEASURE_S, ModelNames, ServedModel
 from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_engine.torch.loading import read_config
 from cosine_node.chains.chain import StageChain

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_engine.base import Engine
 from cosine_engine.models.home_model import HomeModel, load_with_home
-from cosine_engine.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
+from cosine_engine.models.served import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_engine.models.unloading import ModelMemory, WaitForWork
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.paged import PagedEngine

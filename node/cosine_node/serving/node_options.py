@@ -14,7 +14,7 @@ from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     # A client has neither the packages of a node nor nodes.
-    from cosine_engine.models.model import ModelSource
+    from cosine_engine.models.served import ModelSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

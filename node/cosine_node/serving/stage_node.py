@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_engine.constraints.grammars import Grammars
-from cosine_engine.loading_stage import stages_told
-from cosine_engine.models.model import MEASURE_S, ModelNames
+from cosine_engine.models.served import MEASURE_S, ModelNames
 from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
@@ -71,8 +70,8 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         if stop.is_set():
             return
         emit("loading", {"model": what})
-        with stages_told(lambda reached: emit(reached, {"model": what})):
-            loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S)
+        tell = lambda reached: emit(reached, {"model": what})  # noqa: E731
+        loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S, tell=tell)
         if stop.is_set():
             return
         node = StageNode(joined, loaded, names, emulation=options.emulation, share=options.share)

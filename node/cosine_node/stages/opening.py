@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,21 +27,21 @@ from cosine_engine.forward.support import (
     refuse_by_config,
 )
 from cosine_engine.gguf.file import GgufFile
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_engine.loading_stage import MEASURING, TESTING, reach
-from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.load_options import MEASURING, TESTING, LoadOptions
 from cosine_engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
 from cosine_engine.torch.load_self_test import find_way, token_bytes_of
 from cosine_engine.torch.loading import (
     StoredBlocks,
     block_layouts,
     check_options,
+    check_stored,
     default_quantisation,
     hold_model,
     read_config,
     resolve_device,
     resolve_dtype,
-    stored_file,
 )
 from cosine_engine.torch.threads import limit_threads
 from cosine_node.passes.runner import count_tokens
@@ -135,14 +135,14 @@ class StageDraft:
     """A part of the model in a folder that is not loaded yet."""
 
     def __init__(
-        self, folder: Path, name: str, choice: EngineChoice, *, layers: str, memory: str, requests: int
+        self, folder: Path, name: str, choice: LoadOptions, *, layers: str, memory: str, requests: int
     ) -> None:
         """Raises `UsageError` for a model or option that cannot be used.
 
         `layers` is `8:16` or `auto`; `memory` for weights and pool is a size, a part of the free memory, or `auto`.
         `requests` is the number of requests of one head.
         """
-        check_options(dtype=choice.dtype, device=choice.device, quantize=choice.quantize)
+        check_options(choice)
         self._folder, self._name = folder, name
         self._threads = choice.threads
         self._requests = requests
@@ -151,7 +151,9 @@ class StageDraft:
         self._device = resolve_device(choice.device)
         self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
         self._context_tokens = context_tokens(config)
-        file = self._file = stored_file(str(folder), choice.quantize)
+        self._files = ModelFiles.in_folder(folder)
+        check_stored(self._files, choice.quantize)
+        file = self._file = self._files.gguf
         self._memory_bytes = _memory_bytes(memory, self._device)
         default = default_quantisation(config, file, dtype=choice.dtype, device=self._device)
         chosen = choice.quantize or default
@@ -205,16 +207,21 @@ class StageDraft:
             )
         return part
 
-    def load(self, part: LayerRange, *, measure_s: float) -> "LoadedStage":
-        """Load and test the part, and measure it for about `measure_s`. Blocks. Raises `UsageError`."""
-        limit_threads(self._threads, self._folder)
+    def load(
+        self, part: LayerRange, *, measure_s: float, tell: Callable[[str], object] = lambda stage: None
+    ) -> "LoadedStage":
+        """Load and test the part, and measure it for about `measure_s`. Blocks. Raises `UsageError`.
+
+        `tell` is called at the beginning of each stage of loading.
+        """
+        limit_threads(self._threads, self._files)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
             if self._held is not None:
                 hold_model(model, self._held)
             elif self._file is None:
                 hold_as_stored(model)
-            reach(TESTING)
+            tell(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total
             stage = StageModel(model, part, slots=self._pool_tokens(part, token_bytes), way=way)
@@ -225,7 +232,7 @@ class StageDraft:
                 f"Layers {part} and their KV cache do not fit into the memory of {self._device}; hold fewer, or "
                 "give less with --memory."
             ) from error
-        reach(MEASURING)
+        tell(MEASURING)
         curve = measure_curve(StageRehearsal(stage), clock=time.perf_counter, budget_s=measure_s)
         return LoadedStage(model=stage, curve=curve)
 

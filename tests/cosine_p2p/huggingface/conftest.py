@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_engine import zoo
 from cosine_engine.curve import CostCurve
-from cosine_engine.torch.loading import load_engine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.client import Swarm
@@ -19,6 +18,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.test_blocking import InProcess
+from tests.engine.loaded import torch_engine
 
 FAST: Final = CostCurve(((1, 0.0005), (32, 0.0006)))
 
@@ -31,8 +31,7 @@ async def embedded(published: GenerationDefaults | None = None) -> Swarm:
     eos = read_eos(zoo.folder("target"))
     swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=eos, generation_defaults=published).__aenter__()
     target, draft = (
-        load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=4096)
-        for name in ("target", "draft-general")
+        torch_engine(zoo.folder(name), dtype="float32", pool_tokens=4096) for name in ("target", "draft-general")
     )
     await swarm.verifier(target, curve=FAST, runner=ThreadRunner(target))
     await swarm.drafter(draft, curve=FAST)

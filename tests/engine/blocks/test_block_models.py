@@ -9,10 +9,11 @@ import torch
 from cosine_engine.blocks.matrix import BlockMatrix
 from cosine_engine.gguf.file import GgufFile
 from cosine_engine.gguf.unfolding import unfold
-from cosine_engine.torch.loading import STORED, StoredBlocks, load_engine, load_gguf_model, read_config
+from cosine_engine.torch.loading import STORED, StoredBlocks, load_gguf_model, read_config
 from cosine_protocol.errors import UsageError
 from tests.engine.gguf_architectures import TINY, VOCAB
 from tests.engine.gguf_models import tiny_folder, tiny_gguf
+from tests.engine.loaded import torch_engine
 from tests.thoroughness import THOROUGH
 
 TEXT: Final = [3 + 7 * place * place % (VOCAB - 3) for place in range(40)]
@@ -52,7 +53,7 @@ def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str,
 
 def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf("Q4_1"), cache_folder=tmp_path))
-    engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
+    engine = torch_engine(folder, quantize=STORED)
     file = GgufFile.open(tiny_gguf("Q4_1"))
     stored = sum(tensor.size_bytes for tensor in file.tensors.values() if tensor.kind == "Q4_1")
     model = engine.model
@@ -64,17 +65,17 @@ def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
 def test_passes_may_be_deterministic(name: str, tmp_path: Path) -> None:
     _, folder = file_of(name, tmp_path)
-    engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, is_deterministic=True)
+    engine = torch_engine(folder, quantize=STORED, pool_tokens=64, is_deterministic=True)
     assert held_bytes(engine.model) > 0
 
 
 def test_what_is_no_gguf_file_is_refused_in_a_sentence() -> None:
     tiny_gguf()
     with pytest.raises(UsageError, match="--quantize stored requires a GGUF file"):
-        load_engine(str(tiny_folder()), quantize=STORED, device="cpu", pool_tokens=64)
+        torch_engine(tiny_folder(), quantize=STORED)
 
 
 def test_a_draft_head_needs_numbers(tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
     with pytest.raises(UsageError, match="needs its target's embedding"):
-        load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, feature_layers=(1,))
+        torch_engine(folder, quantize=STORED, pool_tokens=64, feature_layers=(1,))

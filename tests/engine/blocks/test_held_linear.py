@@ -11,15 +11,18 @@ from torch import Tensor, nn
 from cosine_engine.blocks import held_linear
 from cosine_engine.blocks.held_linear import FORMS, HALF, HeldLinear, hold
 from cosine_engine.blocks.held_matrix import HeldMatrix
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.gguf.unfolding import unfold
+from cosine_engine.load_options import LoadOptions
 from cosine_engine.processor import reads_float16
 from cosine_engine.torch import loading
 from cosine_engine.torch.load_self_test import check_exactness
-from cosine_engine.torch.loading import check_options, load_engine, load_model
+from cosine_engine.torch.loading import check_options, load_model
 from cosine_protocol.errors import UsageError
 from tests.engine.eagle.small_head import random_head
 from tests.engine.engines import rounded
 from tests.engine.gguf_models import tiny_gguf
+from tests.engine.loaded import torch_engine
 from tests.engine.tiny_models import tiny_llama
 from tests.thoroughness import quick_first
 
@@ -65,12 +68,12 @@ def test_a_draft_head_holds_its_weights_so_too() -> None:
 
 def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="requires a CPU and float32 activations"):
-        check_options(dtype="bfloat16", device="cpu", quantize="float16")
+        check_options(LoadOptions(dtype="bfloat16", device="cpu", quantize="float16"))
     with pytest.raises(UsageError, match="use --dtype float16 or drop --dtype"):
-        check_options(dtype="float16", device="cpu", quantize="float16")
+        check_options(LoadOptions(dtype="float16", device="cpu", quantize="float16"))
     monkeypatch.setattr(loading, "reads_float16", lambda: False)
     with pytest.raises(UsageError, match="does not read float16 weights"):
-        check_options(dtype="auto", device="cpu", quantize="float16")
+        check_options(LoadOptions(dtype="auto", device="cpu", quantize="float16"))
 
 
 @pytest.mark.parametrize(
@@ -85,14 +88,14 @@ def test_weights_of_16_bits_are_held_so_by_default(
     stored: torch.dtype, options: dict[str, Any], numerics: str, tmp_path: Path
 ) -> None:
     tiny_llama().to(stored).save_pretrained(tmp_path)
-    assert load_engine(str(tmp_path), device="cpu", pool_tokens=32, **options).numerics == numerics
+    assert torch_engine(tmp_path, pool_tokens=32, **options).numerics == numerics
 
 
 @pytest.mark.parametrize("weights", quick_first(["F16", "Q4_1"]))
 def test_a_gguf_file_is_held_with_the_values_of_its_blocks(weights: str, tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
-    held = load_engine(folder, device="cpu", quantize="float16", pool_tokens=32)
-    dense = rounded(load_model(folder, dtype=torch.float32))
+    held = torch_engine(folder, quantize="float16", pool_tokens=32)
+    dense = rounded(load_model(ModelFiles.in_folder(Path(folder)), dtype=torch.float32))
     assert held.numerics == f"gguf:{weights}+float32/float16 deterministic"
     assert sum(isinstance(module, HeldLinear) for module in held.model.modules()) == 15
     for name, module in held.model.named_modules():
@@ -149,7 +152,7 @@ def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
     monkeypatch.setattr(held_linear, "has_fast_float16", lambda: is_fast)
     monkeypatch.setattr(held_linear, "reads_float16", lambda: is_known)
     tiny_llama().save_pretrained(tmp_path)
-    engine = load_engine(str(tmp_path), device="cpu", dtype=dtype, pool_tokens=32)
+    engine = torch_engine(tmp_path, dtype=dtype, pool_tokens=32)
     assert engine.numerics == dtype
     assert sum(isinstance(module, HeldLinear) for module in engine.model.modules()) == held
     if held:

@@ -15,10 +15,11 @@ from cosine_engine.base import Row
 from cosine_engine.eagle.head_engine import HeadEngine
 from cosine_engine.eagle.mtp_head import MtpHead, MtpLayer
 from cosine_engine.torch.engine import TorchEngine
-from cosine_engine.torch.loading import load_engine, read_config
+from cosine_engine.torch.loading import read_config
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.engine.eagle.small_mtp import LAYERS, MODELS, WEIGHTS, Reference, write_checkpoint
+from tests.engine.loaded import torch_engine
 from tests.engine.tiny_models import VOCAB, tiny_llama
 
 TEXT = [(37 * place + 5) % VOCAB for place in range(24)]
@@ -40,7 +41,7 @@ def layer_of(folder: Path) -> MtpLayer:
 
 def engines(folder: Path) -> tuple[TorchEngine, HeadEngine, NotingHead]:
     """Return a target, and its MTP layer as a drafter."""
-    target = load_engine(str(folder), device="cpu", pool_tokens=256, feature_layers=(LAYERS,))
+    target = torch_engine(folder, pool_tokens=256, feature_layers=(LAYERS,))
     head = NotingHead(layer_of(folder), target.model)
     return target, HeadEngine(head, target.embedding, pool_tokens=256), head
 

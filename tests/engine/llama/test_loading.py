@@ -17,7 +17,7 @@ from cosine_engine.gguf.file import GgufFile
 from cosine_engine.lanes.self_test import check_exactness
 from cosine_engine.llama import library as module
 from cosine_engine.llama.library import LlamaLibrary, llama_library
-from cosine_engine.llama.loading import find_device, load_llama
+from cosine_engine.llama.loading import find_device
 from cosine_engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_engine.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
@@ -25,6 +25,7 @@ from cosine_protocol.request import Sampling
 from tests.engine.engines import llama_engine
 from tests.engine.gguf_architectures import TINY
 from tests.engine.gguf_models import gguf_with_tower, tiny_gguf
+from tests.engine.loaded import llama_file_engine
 from tests.engine.tiny_models import VOCAB
 
 WITHOUT_TORCH = """
@@ -32,10 +33,14 @@ import sys
 sys.modules["torch"] = None  # an import of it fails
 from pathlib import Path
 from cosine_engine.base import Row
-from cosine_engine.llama.loading import load_llama
+from cosine_engine.gguf.file import GgufFile
 from cosine_engine.llama.library import llama_library
+from cosine_engine.llama.loading import load_llama
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.pool_size import PoolSize
 from cosine_protocol.request import Sampling
-engine = load_llama(Path(sys.argv[1]), device="cpu", pool_tokens=512)
+how = LoadOptions(device="cpu", pool_size=PoolSize(exact_tokens=512))
+engine = load_llama(GgufFile.open(Path(sys.argv[1])), how)
 sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
 print(engine.numerics, len(engine.forward([Row.chain(sequence, [5, 6, 7])])[0].choices))
 """
@@ -75,7 +80,7 @@ def test_a_file_is_served_as_it_is(weights: str, value_bytes: int) -> None:
     # Two layers, two heads of keys and values, 16 wide.
     token_bytes = token_bytes_of(GgufFile.open(tiny_gguf(weights)))
     assert token_bytes == 2 * 2 * 2 * 16 * value_bytes
-    engine = load_llama(tiny_gguf(weights), device="cpu", pool_tokens=PoolSize(size_bytes=300 * token_bytes))
+    engine = llama_file_engine(tiny_gguf(weights), pool_tokens=PoolSize(size_bytes=300 * token_bytes))
     assert engine.numerics == f"gguf:{weights}+llama.cpp"
     assert (engine.free_tokens, engine.vocab_tokens, engine.context_tokens) == (304, VOCAB, 256)
     sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
@@ -83,7 +88,7 @@ def test_a_file_is_served_as_it_is(weights: str, value_bytes: int) -> None:
 
 
 def test_the_memory_goes_with_the_engine() -> None:
-    engine = load_llama(tiny_gguf(), device="cpu", pool_tokens=64)
+    engine = llama_file_engine(tiny_gguf())
     context: Any = engine._model
     assert context._handle and context.model.handle
     del engine
@@ -118,7 +123,7 @@ def test_a_damaged_file_is_refused_with_the_librarys_reason(tmp_path: Path) -> N
         load(tmp_path / "bad.gguf")
     (tmp_path / "half.gguf").write_bytes(tiny_gguf().read_bytes()[:-4000])
     with pytest.raises(UsageError, match=r"half\.gguf"):
-        load_llama(tmp_path / "half.gguf", device="cpu")
+        llama_file_engine(tmp_path / "half.gguf")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_what_llama_would_assert_or_refuse_is_a_sentence(
 ) -> None:
     file = TINY["llama"].told(**{key: value}).write(tmp_path / "odd.gguf")
     with pytest.raises(UsageError, match=rf"odd\.gguf .*{reason}"):
-        load_llama(file, device="cpu", pool_tokens=64)
+        llama_file_engine(file)
 
 
 def test_a_file_with_a_tower_for_images_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_drafter_without_weights_needs_no_pytorch() -> None:
     """Its import takes five seconds and 300 MB."""
     code = """
 import sys
-from cosine_engine.models.model import ModelSource, load_served
+from cosine_engine.models.served import ModelSource, load_served
 from cosine_protocol.records import Role
 load_served(ModelSource(model="ngram", target="zoo:target"), Role.DRAFTER, lambda *_: None, measure_s=0.01)
 print(sorted({"torch", "transformers"} & sys.modules.keys()))

@@ -23,11 +23,12 @@ from cosine_engine.llama.library import is_installed
 from cosine_engine.llama.process import logits
 from cosine_engine.torch import gguf_trial
 from cosine_engine.torch.gguf_trial import check_against_llama, llama_logits, tried
-from cosine_engine.torch.loading import load_engine, load_gguf_model, read_config
+from cosine_engine.torch.loading import load_gguf_model, read_config
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.engine.gguf_architectures import TINY, VOCAB, WINDOW, YARN, TinyGguf
 from tests.engine.gguf_models import gguf_with_tower, tiny_folder, tiny_gguf
+from tests.engine.loaded import torch_engine
 from tests.engine.random_serving import Asked, serve_alone
 from tests.thoroughness import THOROUGH, quick_first
 
@@ -126,7 +127,7 @@ def test_what_is_not_whole_is_refused_in_a_sentence(what: str, tmp_path: Path) -
     tiny, sentence = REFUSED[what]
     with pytest.raises(UsageError, match=sentence):
         _, folder = write(tiny, tmp_path)
-        load_engine(str(folder), device="cpu", pool_tokens=64)
+        torch_engine(folder)
 
 
 @pytest.mark.parametrize("weights", quick_first(["Q4_1", "F16", "F32"]))
@@ -191,14 +192,14 @@ def test_only_what_is_served_is_tried(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("cosine_engine.torch.loading.check_against_llama", see)
     _, folder = write(TINY["llama"], tmp_path)
     for is_served in (False, True):
-        load_engine(str(folder), device="cpu", pool_tokens=64, is_served=is_served)
+        torch_engine(folder, pool_tokens=64, is_served=is_served)
     assert [path.name for path in seen] == ["tiny.gguf"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_file_in_float32_says_what_its_folder_says(temperature: float, tmp_path: Path) -> None:
-    from_file = load_engine(str(unfold(tiny_gguf(), cache_folder=tmp_path)), device="cpu", pool_tokens=64)
-    from_folder = load_engine(str(tiny_folder()), device="cpu", pool_tokens=64)
+    from_file = torch_engine(str(unfold(tiny_gguf(), cache_folder=tmp_path)))
+    from_folder = torch_engine(tiny_folder())
     assert (from_file.numerics, from_folder.numerics) == ("gguf:F32+float32 deterministic", "float32 deterministic")
     assert (from_file.vocab_tokens, from_file.context_tokens) == (VOCAB, from_folder.context_tokens)
     asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
@@ -212,14 +213,14 @@ def test_a_file_with_a_tower_for_images_is_its_language_model(
     asked, said = Asked([3, 70, 140, 9, 11], Sampling()), []
     for file in (TINY["llama"].write(tmp_path / "plain.gguf"), gguf_with_tower(tmp_path / "sha256-0123")):
         folder = unfold(file, cache_folder=tmp_path, is_served=True)
-        said.append(serve_alone(load_engine(str(folder), device="cpu", pool_tokens=64), asked, 12))
+        said.append(serve_alone(torch_engine(folder), asked, 12))
     assert said[0] == said[1]
     assert [record.message for record in caplog.records if "images and sounds are left out" in record.message]
 
 
 def test_dtype_and_quantisation_are_obeyed_and_named(tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
-    engine = load_engine(folder, dtype="bfloat16", device="cpu", pool_tokens=64)
+    engine = torch_engine(folder, dtype="bfloat16")
     assert engine.numerics == "gguf:Q8_0+bfloat16"
     pytest.importorskip("torchao")
-    assert load_engine(folder, quantize="int8", device="cpu", pool_tokens=64).numerics == "gguf:Q8_0+float32/int8"
+    assert torch_engine(folder, quantize="int8").numerics == "gguf:Q8_0+float32/int8"

@@ -11,11 +11,13 @@ import transformers as tf
 
 from cosine_engine.base import PREFIX, Row
 from cosine_engine.kv_pool import PAGE_TOKENS
+from cosine_engine.load_options import LoadOptions
 from cosine_engine.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
 from cosine_engine.torch import loading
-from cosine_engine.torch.loading import check_options, load_engine, resolve_dtype
+from cosine_engine.torch.loading import check_options, resolve_dtype
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.engine.loaded import torch_engine
 from tests.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,
@@ -37,7 +39,7 @@ def llama_folder(tmp_path: Path) -> str:
 
 
 def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
+    engine = torch_engine(llama_folder, pool_tokens=100)
     assert (engine.numerics, engine.vocab_tokens) == (f"float32{HELD}" + (" deterministic" if HELD else ""), VOCAB)
     # No sequence is longer than the pool.
     assert engine.free_tokens == engine.context_tokens == 112
@@ -45,17 +47,17 @@ def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
     assert pool_bytes(engine._passes.store) == (112 + 1) * 2 * 2 * 16 * 2 * 4
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
-    engine = load_engine(llama_folder, dtype="bfloat16", device="cpu", pool_tokens=300)
+    engine = torch_engine(llama_folder, dtype="bfloat16", pool_tokens=300)
     assert (engine.numerics, engine.context_tokens, engine.free_tokens) == ("bfloat16", 256, 304)
 
 
 def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
     size = PoolSize(size_bytes=1 << 20)
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=size)
+    engine = torch_engine(llama_folder, pool_tokens=size)
     token_bytes = pool_bytes(engine._passes.store) // (engine.free_tokens + 1)
     assert abs(pool_bytes(engine._passes.store) - (1 << 20)) <= PAGE_TOKENS * token_bytes
     with pytest.raises(UsageError, match="one request takes 256"):
-        load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
+        torch_engine(llama_folder, pool_tokens=PoolSize(size_bytes=1 << 12))
 
 
 def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_path: Path) -> None:
@@ -67,12 +69,12 @@ def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_p
     )
     build(config).save_pretrained(tmp_path)
     size = PoolSize(requests=2, is_verifier=True)
-    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=size)
+    engine = torch_engine(tmp_path, pool_tokens=size)
     assert engine.free_tokens == 32_768
     windowed = 2 * (64 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
     layer_bytes = 2 * 2 * 16 * 4
     assert pool_bytes(engine._passes.store) == (32_768 + 1 + windowed + PAGE_TOKENS) * layer_bytes
-    drafter = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(requests=2))
+    drafter = torch_engine(tmp_path, pool_tokens=PoolSize(requests=2))
     assert pool_bytes(drafter._passes.store) == (drafter.free_tokens + 1) * 2 * layer_bytes
 
 
@@ -95,14 +97,10 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
 )
 def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
-        load_engine(llama_folder, pool_tokens=32, **{"device": "cpu", **options})
+        torch_engine(llama_folder, pool_tokens=32, **{"device": "cpu", **options})
     assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match=sentence):
-        check_options(
-            dtype=options.get("dtype", "auto"),
-            device=options.get("device", "cpu"),
-            quantize=options.get("quantize"),
-        )
+        check_options(LoadOptions(**{"device": "cpu", **options}))
 
 
 @pytest.mark.parametrize("dtype", soak_rest(["bfloat16", "float32"]))
@@ -114,8 +112,7 @@ def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
     model = build(ARCHITECTURES[architecture]())
     model.save_pretrained(tmp_path)
     whole, held = (
-        load_engine(str(tmp_path), dtype=dtype, device="cpu", quantize=quantize, pool_tokens=32)
-        for quantize in (None, "int8")
+        torch_engine(tmp_path, dtype=dtype, quantize=quantize, pool_tokens=32) for quantize in (None, "int8")
     )
     assert (whole.numerics, held.numerics) == (dtype, f"{dtype}/int8")
     for engine in (whole, held):
@@ -132,7 +129,7 @@ def test_what_is_stored_quantised_is_not_quantised_again(
         json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "gptq"}})
     )
     with pytest.raises(UsageError, match="stored in gptq and cannot be quantised again"):
-        load_engine(llama_folder, device="cpu", quantize="int8", pool_tokens=32)
+        torch_engine(llama_folder, quantize="int8", pool_tokens=32)
 
 
 @pytest.mark.gpu
@@ -141,23 +138,23 @@ def test_int4_weights_pass_the_self_test_on_a_gpu(llama_folder: str) -> None:
     pytest.importorskip("accelerate")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    engine = load_engine(llama_folder, device="cuda", quantize="int4", pool_tokens=32)
+    engine = torch_engine(llama_folder, device="cuda", quantize="int4", pool_tokens=32)
     assert engine.numerics == "bfloat16/int4"
     with pytest.raises(UsageError, match="add --dtype bfloat16"):
-        load_engine(llama_folder, device="cuda", dtype="float32", quantize="int4", pool_tokens=32)
+        torch_engine(llama_folder, device="cuda", dtype="float32", quantize="int4", pool_tokens=32)
 
 
 def test_a_missing_folder_and_missing_or_damaged_weights(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no folder"):
-        load_engine(str(tmp_path / "absent"), device="cpu", pool_tokens=32)
+        torch_engine(tmp_path / "absent", pool_tokens=32)
     with pytest.raises(UsageError, match="No model can be read"):
-        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+        torch_engine(tmp_path, pool_tokens=32)
     tiny_llama().config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"weights .* cannot be read"):
-        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+        torch_engine(tmp_path, pool_tokens=32)
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 64)
     with pytest.raises(UsageError, match=r"weights .* cannot be read"):
-        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+        torch_engine(tmp_path, pool_tokens=32)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_a_model_whose_passes_cannot_be_packed_runs_with_its_own_layers_and_says
     make: Callable[[], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(make()).save_pretrained(tmp_path)
-    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(size_bytes=1 << 24))
+    engine = torch_engine(tmp_path, pool_tokens=PoolSize(size_bytes=1 << 24))
     assert said in caplog.text
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
@@ -199,5 +196,5 @@ def test_weights_are_held_once_and_stay_in_their_file_where_all_are_used_as_they
     make: Callable[[], Any], are_left: bool, tmp_path: Path
 ) -> None:
     build(make()).save_pretrained(tmp_path)
-    model = load_engine(str(tmp_path), dtype="float32", pool_tokens=512)._passes.model
+    model = torch_engine(tmp_path, dtype="float32", pool_tokens=512)._passes.model
     assert weights_in_files(model) == {name for name, _ in model.named_parameters() if are_left}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_engine.vllm.environment import VllmOptions
+from cosine_engine.load_options import VllmOptions
+from cosine_engine.vllm.environment import find_python
 from cosine_protocol.errors import UsageError
 
 
@@ -18,21 +19,21 @@ def script(folder: Path, text: str) -> Path:
 
 def test_a_missing_python_and_one_without_vllm_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"needs a Python with vLLM 0\.32\.0, and .* is missing: run `make vllm`"):
-        VllmOptions(tmp_path / "python").find()
+        find_python(VllmOptions(tmp_path / "python"))
     with pytest.raises(UsageError, match="has no vLLM: install"):
-        VllmOptions(Path(sys.executable)).find()
+        find_python(VllmOptions(Path(sys.executable)))
     (tmp_path / "text").write_text("no program")
     with pytest.raises(UsageError, match="cannot be run as the Python of vLLM"):
-        VllmOptions(tmp_path / "text").find()
+        find_python(VllmOptions(tmp_path / "text"))
 
 
 def test_other_versions_are_refused_and_builds_of_a_tested_one_are_not(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has vLLM 9\.1\.2, and --engine vllm is tested with 0\.32\.0 only"):
-        VllmOptions(script(tmp_path, "echo 9.1.2")).find()
+        find_python(VllmOptions(script(tmp_path, "echo 9.1.2")))
     python = script(tmp_path, "echo 0.32.0+cu130")
-    assert VllmOptions(python).find() == python
+    assert find_python(VllmOptions(python)) == python
 
 
 def test_there_is_at_least_one_process() -> None:
     with pytest.raises(UsageError, match="must be at least 1"):
-        VllmOptions(tensor_parallel=0).find()
+        find_python(VllmOptions(tensor_parallel=0))

@@ -16,12 +16,13 @@ from cosine_engine import zoo
 from cosine_engine.base import Engine, PassAbandoned, Row
 from cosine_engine.pool_size import PoolSize
 from cosine_engine.vllm import model as module
-from cosine_engine.vllm.loading import load_vllm
+from cosine_engine.vllm.environment import find_python
 from cosine_engine.vllm.model import VllmEngine
 from cosine_engine.vllm.process import ProcessLost
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.engine.engines import vllm_options, wide_folder, wide_llama
+from tests.engine.loaded import vllm_folder_engine
 from tests.engine.random_walk import generated
 from tests.engine.tiny_models import COMMON, RECURRENT, VOCAB, build
 from tests.waiting import state_of, wait_until
@@ -33,10 +34,10 @@ LOADING = """
 import sys, time
 from pathlib import Path
 from typing import Any
-from cosine_engine.vllm.environment import VllmOptions
+from cosine_engine.load_options import VllmOptions
 from cosine_engine.vllm.model import VllmEngine
-from cosine_engine.vllm.loading import load_vllm
-engine = load_vllm(Path(sys.argv[1]), VllmOptions(Path(sys.argv[2])), threads=1, pool_tokens=64)
+from tests.engine.loaded import vllm_folder_engine
+engine = vllm_folder_engine(Path(sys.argv[1]), vllm=VllmOptions(Path(sys.argv[2])))
 print(engine.vllm.process.pid, flush=True)
 time.sleep(600)
 """
@@ -44,7 +45,7 @@ time.sleep(600)
 
 def load(*, tensor_parallel: int = 1, pipeline_parallel: int = 1) -> VllmEngine:
     options = replace(vllm_options(), tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
-    return load_vllm(wide_folder(), options, threads=1, pool_tokens=2048)
+    return vllm_folder_engine(wide_folder(), vllm=options, pool_tokens=2048)
 
 
 def texts(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[list[int]]:
@@ -118,7 +119,7 @@ def test_a_dead_rank_is_an_error() -> None:
 
 @pytest.mark.thorough
 def test_the_process_ends_with_the_one_that_started_it() -> None:
-    command = [sys.executable, "-c", LOADING, str(wide_folder()), str(vllm_options().find())]
+    command = [sys.executable, "-c", LOADING, str(wide_folder()), str(find_python(vllm_options()))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         child = int(node.stdout.readline())
@@ -130,10 +131,10 @@ def test_the_process_ends_with_the_one_that_started_it() -> None:
 def test_what_vllm_cannot_load_is_refused_with_its_reason(tmp_path: Path) -> None:
     options = vllm_options()
     with pytest.raises(UsageError, match="loaded by vLLM: Total number of attention heads"):
-        load_vllm(wide_folder(), replace(options, tensor_parallel=3), threads=1)
+        vllm_folder_engine(wide_folder(), vllm=replace(options, tensor_parallel=3))
     (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["NoSuchModel"]}')
     with pytest.raises(UsageError, match=r"cannot be loaded by vLLM: .*NoSuchModel"):
-        load_vllm(tmp_path, options, threads=1)
+        vllm_folder_engine(tmp_path, vllm=options)
 
 
 @pytest.mark.thorough
@@ -141,18 +142,18 @@ def test_models_that_no_tree_suits_are_refused(tmp_path: Path) -> None:
     options = vllm_options()
     build(RECURRENT["mamba2"]()).save_pretrained(tmp_path / "state")
     with pytest.raises(UsageError, match="a recurrent state, which the branches of a token tree cannot share"):
-        load_vllm(tmp_path / "state", options, threads=1)
+        vllm_folder_engine(tmp_path / "state", vllm=options)
     # Heads of 16 are none of vLLM's kernels.
     build(tf.LlamaConfig(**COMMON)).save_pretrained(tmp_path / "narrow")
     with pytest.raises(UsageError, match=r"narrow cannot be run by vLLM: .*head_dim=16"):
-        load_vllm(tmp_path / "narrow", options, threads=1)
+        vllm_folder_engine(tmp_path / "narrow", vllm=options)
 
 
 @pytest.mark.thorough
 def test_numerics_and_sizes_are_those_of_the_model() -> None:
     folder = zoo.location("target")
     token_bytes = 2 * 2 * 8 * 64 * 2
-    engine = load_vllm(folder, vllm_options(), threads=1, pool_tokens=PoolSize(size_bytes=4096 * token_bytes))
+    engine = vllm_folder_engine(folder, vllm=vllm_options(), pool_tokens=PoolSize(size_bytes=4096 * token_bytes))
     assert engine.numerics == "vllm:bfloat16"
     assert engine.vocab_tokens == 4096
     engine.abandon()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cosine_engine import zoo
-from cosine_engine.models.model import read_names
+from cosine_engine.models.served import ModelNames
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
@@ -67,7 +67,7 @@ def test_without_a_file_it_reads_the_stored_evidence(run: Run) -> None:
 @cache
 def written_text() -> tuple[Request, tuple[int, ...]]:
     folder = zoo.location("target")
-    facts = read_names("zoo:target", "zoo:target", folder).facts
+    facts = ModelNames.read("zoo:target", "zoo:target", folder).facts
     engine = whole_engine(folder, pool_tokens=512)
     request = request_of(
         identity_of(8).peer_id,

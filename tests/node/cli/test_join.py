@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_engine.models.engine_kind import EngineKind
+from cosine_engine.load_options import EngineKind
 from cosine_engine.zoo import family
 from cosine_node.serving import head, node, stage_node
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions

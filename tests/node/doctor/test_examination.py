@@ -17,9 +17,9 @@ import pytest
 from cosine_engine import zoo
 from cosine_engine.curve import CostCurve
 from cosine_engine.gguf.writing import write_gguf
-from cosine_engine.models.engine_kind import EngineChoice, EngineKind
+from cosine_engine.load_options import EngineKind, LoadOptions
 from cosine_engine.models.hub import HubModel
-from cosine_engine.models.model import ModelSource
+from cosine_engine.models.served import ModelSource
 from cosine_node.doctor import examine as module
 from cosine_node.doctor import models
 from cosine_node.doctor.examination import Examination, Step, main
@@ -41,7 +41,7 @@ def node_of(
     model: str, role: Role = Role.DRAFTER, *, kind: EngineKind = EngineKind.AUTO, **options: Any
 ) -> NodeOptions:
     target = "zoo:target" if role is Role.DRAFTER else model
-    engine = EngineChoice(kind=kind, device="cpu", threads=1)
+    engine = LoadOptions(kind=kind, device="cpu", threads=1)
     source = ModelSource(model=model, target=target, engine=engine)
     return NodeOptions(role=role, source=source, max_requests=2, **options)
 

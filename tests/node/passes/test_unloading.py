@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from cosine_engine.base import Engine, OutOfMemory, OutOfPages, Row
-from cosine_engine.models.engine_kind import EngineChoice
-from cosine_engine.models.model import ModelSource
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models.served import ModelSource
 from cosine_engine.torch.engine import TorchEngine
 from cosine_node.serving.node import load_models, returnable
 from cosine_node.serving.node_options import NodeOptions
@@ -20,7 +20,7 @@ from tests.scenes import in_real_time
 
 pytestmark = pytest.mark.slow
 PROMPT = tuple(range(5, 25))
-ENGINE = EngineChoice(device="cpu", threads=1)
+ENGINE = LoadOptions(device="cpu", threads=1)
 OPTIONS = NodeOptions(
     role=Role.VERIFIER,
     source=ModelSource(model="zoo:target", target="zoo:target", engine=ENGINE),

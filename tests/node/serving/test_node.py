@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cosine_engine.models.engine_kind import NGRAM, EngineChoice
-from cosine_engine.models.model import ModelSource
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models.engine_kind import NGRAM
+from cosine_engine.models.served import ModelSource
 from cosine_node.serving.node import run_nodes, together
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_p2p.access import Access
@@ -24,7 +25,7 @@ def drafter(model: str) -> NodeOptions:
     return NodeOptions(
         role=Role.DRAFTER,
         source=ModelSource(
-            model=model, target="zoo:target", engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+            model=model, target="zoo:target", engine=LoadOptions(device="cpu", dtype="float32", threads=1)
         ),
         expertise=(),
         max_coordinated=0,

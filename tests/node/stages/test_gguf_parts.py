@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from cosine_engine.gguf.file import GgufFile
 from cosine_engine.gguf.unfolding import unfold
-from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.load_options import LoadOptions
 from cosine_engine.torch.loading import read_config
 from cosine_node.stages.host import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, part_sizes
@@ -110,7 +110,7 @@ def test_a_stage_unpacks_what_it_has_memory_for_and_announces_it(
     layers: str, quantize: str | None, memory: str, held: str, tmp_path: Path
 ) -> None:
     folder = folder_of("llama", tmp_path, matrices="Q4_1")
-    choice = EngineChoice(device="cpu", quantize=quantize)
+    choice = LoadOptions(device="cpu", quantize=quantize)
     draft = StageDraft(folder, "m", choice, layers=layers, memory=memory, requests=1)
     assert draft.numerics == f"gguf:Q4_1+float32{held}"
     part = draft.choose([])

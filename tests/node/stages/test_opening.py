@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.load_options import LoadOptions
 from cosine_engine.torch.loading import read_config
 from cosine_node.stages import opening
 from cosine_node.stages.host import load_part
@@ -21,7 +21,7 @@ from tests.thoroughness import soak_rest
 
 
 def draft(folder: Path, *, layers: str = "auto", memory: str = "1GiB") -> StageDraft:
-    engine = EngineChoice(device="cpu", dtype="float32", threads=1)
+    engine = LoadOptions(device="cpu", dtype="float32", threads=1)
     return StageDraft(folder, "tiny", engine, layers=layers, memory=memory, requests=2)
 
 

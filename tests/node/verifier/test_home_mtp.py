@@ -11,9 +11,9 @@ from torch import Tensor
 from cosine_engine.base import Row, RowResult
 from cosine_engine.blocks.held_linear import HeldLinear
 from cosine_engine.eagle.head_engine import HeadEngine
-from cosine_engine.models.engine_kind import EngineChoice
+from cosine_engine.load_options import LoadOptions
 from cosine_engine.models.home_model import HomeModel, load_with_home
-from cosine_engine.models.model import ModelSource
+from cosine_engine.models.served import ModelSource
 from cosine_engine.processor import reads_float16
 from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
@@ -24,7 +24,7 @@ from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.engine.eagle.small_mtp import LAYERS, WEIGHTS, write_checkpoint
-from tests.engine.models.test_model import WORDS, save_tokenizer
+from tests.engine.models.test_served import WORDS, save_tokenizer
 from tests.engine.tiny_models import STEPPED, build, tiny_llama
 from tests.thoroughness import quick_first
 
@@ -35,7 +35,7 @@ TOKENS = 32
 def own_layer(folder: Path, quantize: str | None = None) -> HomeModel:
     """Load `--model FOLDER --draft-model mtp`."""
     save_tokenizer(folder, WORDS)
-    engine = EngineChoice(device="cpu", dtype="float32", threads=1, quantize=quantize)
+    engine = LoadOptions(device="cpu", dtype="float32", threads=1, quantize=quantize)
     source = ModelSource(model=str(folder), target=str(folder), engine=engine)
     home = ModelSource(model="mtp", target=str(folder))
     served, drafter = load_with_home(source, home, lambda event, fields: None, measure_s=0.05)

@@ -7,7 +7,7 @@ import torch
 
 from cosine_engine.eagle.draft_head import EagleHead
 from cosine_engine.models.home_model import is_eagle_head, load_with_home
-from cosine_engine.models.model import ModelSource
+from cosine_engine.models.served import ModelSource
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_train.training.head_examples import HeadBatch
 from cosine_train.training.head_steps import TargetView, head_loss, unrolled

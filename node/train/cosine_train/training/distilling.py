@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosine_engine.base import Choice, Engine, Row
+from cosine_engine.gguf.model_files import ModelFiles
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.pool_size import PoolSize
 from cosine_engine.torch.loading import load_engine
 from cosine_engine.vocabulary import ALL_TOKENS, DraftVocabulary, KnownTokens
 from cosine_protocol.request import Sampling
@@ -133,7 +136,8 @@ def drafter_in(folder: Path, *, vocab_tokens: int, device: str = "auto", pool_to
     """Return an engine around the weights of a folder, in the target's tokens."""
     vocabulary = DraftVocabulary.read(folder)
     known = ALL_TOKENS if vocabulary is None else KnownTokens(vocabulary=vocabulary, target_tokens=vocab_tokens)
-    return load_engine(str(folder), pool_tokens=pool_tokens, device=device, known=known)
+    how = LoadOptions(device=device, pool_size=PoolSize(exact_tokens=pool_tokens), known=known)
+    return load_engine(ModelFiles.in_folder(folder), how)
 
 
 def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.ngram import NgramEngine
 from cosine_engine.torch.loading import load_model, resolve_device
 from cosine_engine.vocabulary import DraftVocabulary
@@ -204,7 +205,7 @@ def _beginning(
         vocabulary = most_frequent(learned, tokens=settings.known_tokens, shares=settings.shares)
     drafter = source.new_drafter(vocabulary)
     if settings.init is not None and (earlier := DraftVocabulary.read(settings.init)) is not None:
-        adopt(drafter, load_model(str(settings.init), dtype=torch.float32), vocabulary, earlier)
+        adopt(drafter, load_model(ModelFiles.in_folder(settings.init), dtype=torch.float32), vocabulary, earlier)
     vocabulary.write(settings.out)
     return vocabulary, drafter
 

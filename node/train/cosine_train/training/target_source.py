@@ -14,8 +14,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from cosine_engine.models.model import fetch_folder
+from cosine_engine.gguf.model_files import ModelFiles
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models.loading import open_model
 from cosine_engine.models.model_sizes import ModelSizes
+from cosine_engine.pool_size import PoolSize
 from cosine_engine.torch.loading import load_engine, load_model, resolve_device
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_p2p.blocking import Client
@@ -55,9 +58,13 @@ class LocalSource:
     seed: int
 
     @cached_property
+    def files(self) -> ModelFiles:
+        """The model's files, downloaded if necessary."""
+        return open_model(self.model)
+
+    @property
     def folder(self) -> Path:
-        """The model's folder, downloaded if necessary."""
-        return fetch_folder(self.model)
+        return self.files.folder
 
     @cached_property
     def codec(self) -> TextTokenizer:
@@ -70,18 +77,20 @@ class LocalSource:
         """Load the model, in 16 bits where these are fast. Raises `UsageError`."""
         where = resolve_device(self.device)
         dtype = torch.bfloat16 if computes_in_bfloat16(where.type) else torch.float32
-        return load_model(str(self.folder), dtype=dtype).to(where)
+        return load_model(self.files, dtype=dtype).to(where)
 
     def target(self) -> LocalTarget:
         """Load the target as a verifier does by default. Raises `UsageError`."""
         pool_tokens = self.slots * (USUAL_PROMPT_TOKENS + self.new_tokens)
-        engine = load_engine(str(self.folder), device=self.device, pool_tokens=pool_tokens)
+        engine = load_engine(
+            self.files, LoadOptions(device=self.device, pool_size=PoolSize(exact_tokens=pool_tokens))
+        )
         return LocalTarget(engine, eos=read_ends(self.folder), slots=self.slots, new_tokens=self.new_tokens)
 
     def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
         """Return an untrained drafter with these tokens. Raises `UsageError`."""
         if self.width is None:
-            model = load_model(str(self.folder), dtype=torch.float32)
+            model = load_model(self.files, dtype=torch.float32)
             return drafter_of(model, layers=self.layers, vocabulary=vocabulary)
         context = ModelSizes.read(self.folder).context_tokens
         return new_model(Shape(len(self.layers), self.width, vocabulary.reserved_id + 1, context), self.seed)

@@ -5,25 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.gguf.unfolding import unfold
 from cosine_engine.lanes.engine import LaneEngine
+from cosine_engine.load_options import EngineKind, LoadOptions, VllmOptions, join_options
 from cosine_engine.models import engine_kind
-from cosine_engine.models.engine_kind import (
-    EngineChoice,
-    EngineKind,
-    check_engine_options,
-    join_options,
-    load_with,
-)
+from cosine_engine.models.engine_kind import kind_for
+from cosine_engine.models.loading import check_options, load
 from cosine_engine.pool_size import PoolSize
-from cosine_engine.torch import loading
-from cosine_engine.vllm.environment import VllmOptions
+from cosine_engine.torch import loading as torch_loading
 from cosine_protocol.errors import UsageError
 from tests.engine.gguf_architectures import TINY
 from tests.engine.gguf_models import tiny_gguf
 
 SMALL = PoolSize(requests=1)
-AUTO = EngineChoice(device="cpu", threads=1, pool_size=SMALL)
+AUTO = LoadOptions(device="cpu", threads=1, pool_size=SMALL)
 LLAMA = replace(AUTO, kind=EngineKind.LLAMA)
 
 
@@ -45,10 +41,10 @@ LLAMA = replace(AUTO, kind=EngineKind.LLAMA)
     ],
 )
 def test_auto_is_torch_for_what_it_can_hold_in_float16(
-    monkeypatch: pytest.MonkeyPatch, options: EngineChoice, resolved: Path | str, kind: EngineKind
+    monkeypatch: pytest.MonkeyPatch, options: LoadOptions, resolved: Path | str, kind: EngineKind
 ) -> None:
     monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
-    assert options.kind_for(resolved) is kind
+    assert kind_for(options, resolved) is kind
 
 
 @pytest.mark.parametrize(
@@ -59,24 +55,25 @@ def test_auto_is_llama_on_a_machine_that_cannot_hold_a_file(
 ) -> None:
     monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
     monkeypatch.setattr(engine_kind, what, lambda: value)
-    assert replace(AUTO, device="auto").kind_for(tiny_gguf("Q4_1")) is EngineKind.LLAMA
+    assert kind_for(replace(AUTO, device="auto"), tiny_gguf("Q4_1")) is EngineKind.LLAMA
 
 
 def test_auto_is_llama_for_a_kind_that_torch_is_not_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
     for kind, expected in {"qwen2": EngineKind.TORCH, "olmo2": EngineKind.LLAMA}.items():
         tiny = replace(TINY["qwen2"], architecture=kind)
-        assert AUTO.kind_for(tiny.write(tmp_path / f"{kind}.gguf", matrices="Q4_1")) is expected
+        file = tiny.write(tmp_path / f"{kind}.gguf", matrices="Q4_1")
+        assert kind_for(AUTO, file) is expected
 
 
 def test_a_file_that_torch_refuses_is_loaded_with_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
-    monkeypatch.setattr(loading, "check_against_llama", refuse)
-    file = tiny_gguf("Q4_1")
-    folder = unfold(file, cache_folder=tmp_path)
-    assert isinstance(load_with(AUTO, folder, file), LaneEngine)
+    monkeypatch.setattr(torch_loading, "check_against_llama", refuse)
+    files = ModelFiles.in_folder(unfold(tiny_gguf("Q4_1"), cache_folder=tmp_path))
+    how = replace(AUTO, is_served=True)
+    assert isinstance(load(files, how), LaneEngine)
     with pytest.raises(UsageError, match="other logits"):
-        load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
+        load(files, replace(how, kind=EngineKind.TORCH))
 
 
 def refuse(*_: object) -> None:
@@ -92,12 +89,12 @@ def refuse(*_: object) -> None:
         (replace(LLAMA, device="cuda:5"), "has no device 'cuda:5' on this machine"),
     ],
 )
-def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence: str) -> None:
+def test_options_that_llama_has_not_are_refused(options: LoadOptions, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        check_engine_options(options, tiny_gguf())
+        check_options(options, tiny_gguf())
 
 
-VLLM = EngineChoice(kind=EngineKind.VLLM)
+VLLM = LoadOptions(kind=EngineKind.VLLM)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +110,10 @@ VLLM = EngineChoice(kind=EngineKind.VLLM)
     ],
 )
 def test_options_that_vllm_has_not_and_its_own_for_others_are_refused(
-    options: EngineChoice, resolved: Path, sentence: str
+    options: LoadOptions, resolved: Path, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        check_engine_options(options, resolved)
+        check_options(options, resolved)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from tokenizers.pre_tokenizers import Whitespace
 from cosine_engine import zoo
 from cosine_engine.base import PREFIX, Choice, Engine, Row
 from cosine_engine.gguf.writing import write_gguf
-from cosine_engine.models.engine_kind import NGRAM, EngineChoice
-from cosine_engine.models.model import ModelSource, ServedModel, load_served
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models import served as served_models
+from cosine_engine.models.engine_kind import NGRAM
 from cosine_engine.models.model_sizes import shared_tokens
+from cosine_engine.models.served import ModelSource, ServedModel, load_served
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_p2p.request.generation_config import read_eos
@@ -67,7 +69,7 @@ def drafter(weights: Path, tmp_path: Path) -> Path:
 
 
 def source_of(model: str | Path, target: str | Path | None = None) -> ModelSource:
-    engine = EngineChoice(device="cpu", dtype="float32", threads=1)
+    engine = LoadOptions(device="cpu", dtype="float32", threads=1)
     return ModelSource(model=str(model), target=str(target or model), engine=engine)
 
 
@@ -133,10 +135,8 @@ def test_a_drafter_with_a_server_has_the_targets_sizes_and_loads_nothing(target:
 def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
     monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
-    monkeypatch.setattr(
-        "cosine_engine.models.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched")
-    )
-    source = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", dtype="int3"))
+    monkeypatch.setattr(served_models, "open_model", lambda name, emit: pytest.fail(f"{name} was fetched"))
+    source = ModelSource(model="some/model", target="some/model", engine=LoadOptions(device="cpu", dtype="int3"))
     with pytest.raises(UsageError, match="'int3' is not a supported dtype"):
         load_served(source, role, lambda event, fields: None)
 
