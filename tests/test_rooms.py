@@ -30,7 +30,7 @@ PACKAGES: Final = {package: ROOT / home / package for package, home in HOMES.ite
 FORBIDDEN: Final = {
     "cosine_protocol": {"asyncio", "torch", "hivemind", "libp2p", "socket", "time", "random", "os"},
     "cosine_p2p": {"torch", "transformers", "llguidance"},
-    "cosine_engine": {"hivemind", "libp2p", "starlette"},
+    "cosine_engine": {"hivemind", "libp2p", "starlette", "cosine_p2p.transport", "cosine_p2p.session"},
     "cosine_gateway": {"cosine_engine", "torch", "transformers", "hivemind", "libp2p"},
     "cosine_tui": {"cosine_engine", "cosine_gateway", "cosine_node", "cosine_train"},
 }
@@ -127,7 +127,8 @@ def _imports_in(place: Path) -> Iterator[Import]:
 
 
 def _offending(place: Path, forbidden: Set[str]) -> list[str]:
-    return [str(found) for found in _imports_in(place) if found.top in forbidden]
+    prefixes = tuple(f"{name}." for name in forbidden)
+    return [str(found) for found in _imports_in(place) if f"{found.name}.".startswith(prefixes)]
 
 
 def _room_of(name: str) -> str | None:

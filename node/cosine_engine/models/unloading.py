@@ -23,13 +23,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from operator import methodcaller
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cosine_engine.base import Engine, EngineAround, OutOfMemory, Row, RowResult, TargetActivations
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_engine.processor import give_back_freed_memory
-from cosine_p2p.transport.channel import StepCounts
 from cosine_protocol.errors import CosineError, UsageError
 from cosine_protocol.request import Sampling
 from cosine_terminal.events import Emit
@@ -41,6 +40,12 @@ TELL_S: Final = 1.0
 """Clients leave a verifier that reports no progress for 3.5 s."""
 
 
+class ToldProgress(Protocol):
+    """What clients are told of the work of a node."""
+
+    prefill_tokens: int
+
+
 class _AbsentEngine(PagedEngine):
     """The bookkeeping of an engine whose model is not loaded."""
 
@@ -50,8 +55,8 @@ class _AbsentEngine(PagedEngine):
             vocab_tokens=engine.vocab_tokens,
             context_tokens=engine.context_tokens,
             numerics=engine.numerics,
+            grammars=engine.grammars,
         )
-        self.grammars = engine.grammars
         self.tells_likelihoods = engine.tells_likelihoods
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
@@ -148,7 +153,7 @@ class ModelMemory:
         self._after_s = after_s
         self._emit = emit
 
-    async def wait(self, work: asyncio.Event, *, idle: WaitForWork, progress: StepCounts) -> None:
+    async def wait(self, work: asyncio.Event, *, idle: WaitForWork, progress: ToldProgress) -> None:
         """Return when there is work and the model is loaded; `idle` waits while it is.
 
         `progress` counts the seconds of a load as tokens of prompts: it is what the requests wait for.
@@ -186,7 +191,7 @@ class ModelMemory:
         finally:
             watching.cancel()
 
-    async def _load(self, progress: StepCounts) -> None:
+    async def _load(self, progress: ToldProgress) -> None:
         now_s = asyncio.get_running_loop().time
         began_s, loading = now_s(), asyncio.ensure_future(self._load_again())
         try:
