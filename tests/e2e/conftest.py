@@ -1,4 +1,4 @@
-"""One bootstrap node, one verifier and three drafters, started once for all end-to-end tests.
+"""One bootstrap node, one verifier and two drafters, started once for all end-to-end tests.
 
 Verifiers that some tests kill are started once, too, and only where one of these tests runs.
 """
@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.nodes import Node, close_all, open_nodes, own_home
 
 TARGET: Final = "zoo:target"
-DRAFTERS: Final = {"code": "zoo:draft-code", "math": "ngram", "general": "ngram"}
+DRAFTERS: Final = {"code": "zoo:draft-code", "math": "ngram"}
 """Models by expertise. Those without weights start at once."""
 EMULATED: Final = "60/6@10"
 

@@ -1,6 +1,6 @@
-"""A model in parts: processes without any weights fetch their share from the swarm.
+"""A model in parts: processes without any weights fetch their share from the swarm, and a stage may be killed.
 
-The test that kills a stage comes last.
+The tests that kill stages come last.
 """
 
 import asyncio
@@ -20,15 +20,18 @@ from cosine_engine.gguf.writing import write_gguf
 from cosine_p2p import AsyncClient
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
+from cosine_protocol.errors import GenerationFailed
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 NETWORK: Final = "fetched"
-STAGES: Final = {"first": "0:3", "second": "3:8"}
+STAGES: Final = {"first": "0:3", "second": "3:8", "spare": "3:8"}
 PROMPTS: Final = ("The old lighthouse keeper opened the door and", "def reverse(text):\n")
 NEW_TOKENS: Final = 16
+LONG: Final = 256
+KILL_AFTER_TOKENS: Final = 24
 MOST: Final = 1.15
 """Bound of the memory for weights, and of the disk, as a multiple of a stage's share of the weights."""
 
@@ -56,6 +59,11 @@ class Machines:
     def start_stage(self, name: str, layers: str) -> Node:
         model = ("--model", self.digest, "--layers", layers, "--dtype", "float32")
         return self.start(name, "join", "--role", "stage", *model, "--memory", "400MB", "--threads", "1")
+
+    def serving(self) -> str:
+        """The name of the stage that holds the last layers in the head's latest chain, by its log."""
+        found = re.findall(r"a chain over.*Layers 3:8 at (\w+)", self.nodes["head"].log.read_text())
+        return next(name for name, node in self.nodes.items() if node.ready.get("peer_id") == found[-1])
 
     def weights_of(self, name: str) -> Path:
         (folder,) = (self.folder / name / "XDG_CACHE_HOME" / "cosine-p2p" / "weights").iterdir()
@@ -146,21 +154,51 @@ def layers_of(held: HeldWeights) -> set[int]:
     return {int(name.split(".")[2]) for name in held.tensors if ".layers." in name}
 
 
-def test_other_stages_are_sources_too_and_where_they_are_gone_it_waits(machines: Machines) -> None:
+@pytest.fixture
+def whole_tensors(machines: Machines) -> Machines:
+    """The machines with safetensors: one kind of file shows what stages do when others are gone."""
     if machines.kind.gguf is not None:
         pytest.skip("one kind of file shows it")
-    late = machines.start_stage("late", "2:4").wait_ready()
-    assert layers_of(HeldWeights.read(machines.weights_of("late"))) == {2, 3}
+    return machines
+
+
+def test_other_stages_are_sources_too(whole_tensors: Machines) -> None:
+    late = whole_tensors.start_stage("late", "2:4").wait_ready()
+    assert layers_of(HeldWeights.read(whole_tensors.weights_of("late"))) == {2, 3}
     assert late.ready["layers"] == "2:4"
-    machines.nodes["first"].kill()
-    stranded = machines.start_stage("stranded", "0:3")
+
+
+async def killing(machines: Machines) -> tuple[int, ...]:
+    """The text of a request during which the last stage of its chain is killed."""
+    place: dict[str, Any] = {"network": NETWORK, "target": machines.digest, "dtype": None, "audit": 0.0}
+    doomed, tokens = machines.nodes[machines.serving()], 0
+    async with AsyncClient([machines.maddr], memory=False, **place) as client:
+        run = await client.start(PROMPTS[0], strategy="plain", max_new_tokens=LONG)
+        async for chunk in run.chunks():
+            tokens += len(chunk.token_ids)
+            if tokens >= KILL_AFTER_TOKENS:
+                doomed.kill()
+    return run.result().token_ids
+
+
+def test_a_text_goes_on_over_a_spare_and_without_one_the_layers_are_named(whole_tensors: Machines) -> None:
+    before = whole_tensors.serving()
+    assert asyncio.run(killing(whole_tensors)) == greedy(encoded(PROMPTS[0]), LONG)
+    assert {before, whole_tensors.serving()} == {"second", "spare"}
+    with pytest.raises(GenerationFailed, match=r"Layers \d:8 of 8 are held by nobody"):
+        asyncio.run(killing(whole_tensors))
+
+
+def test_where_all_sources_are_gone_a_stage_waits_and_keeps_what_it_has(whole_tensors: Machines) -> None:
+    whole_tensors.nodes["first"].kill()
+    stranded = whole_tensors.start_stage("stranded", "0:3")
     said = waiting_for(stranded)
     assert re.fullmatch(
         r"Nobody offers \d+ of the \d+ tensors of layers 0:3 of 8 of [0-9a-f]{64} now, such as .*", said
     )
     assert stranded.stop() == 0
-    # It keeps what it has fetched meanwhile: layer 2 from the late stage.
-    assert layers_of(HeldWeights.read(machines.weights_of("stranded"))) == {2}
+    # Layer 2 is that of the late stage.
+    assert layers_of(HeldWeights.read(whole_tensors.weights_of("stranded"))) == {2}
 
 
 def waiting_for(node: Node) -> str:

@@ -67,7 +67,7 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     assert {"text", "seconds", "time_to_first_token_s", "seed", "usage", "swarm"} <= done.keys()
     # The verifier's signed statements, for later audits.
     assert done["audit"]["evidence"] and done["audit"]["state"] in ("not drawn", "no auditor", "passed")
-    assert {d["domain"] for d in done["swarm"]["drafters"]} <= {"code", "math", "general"}
+    assert {d["domain"] for d in done["swarm"]["drafters"]} <= {"code", "math"}
 
 
 @pytest.mark.thorough

@@ -1,6 +1,5 @@
 """Tests that constrained texts are valid, and equal to plain constrained decoding."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -105,13 +104,6 @@ def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
     # Two letters of ten tokens are chosen.
     assert (done.usage.completion_tokens, done.swarm.rounds) == (10, 3)
     assert told_origins(done.swarm.origins) == "forced 7, target alone 3"
-
-
-def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
-    schema = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}, "required": ["b", "a"]}
-    compact = {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}
-    done = generated(schema={**schema, **compact})
-    assert list(json.loads(text_of(done.token_ids)).items()) == [("b", 1), ("a", 2)]
 
 
 @pytest.mark.parametrize(

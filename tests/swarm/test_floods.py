@@ -2,10 +2,9 @@
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -13,20 +12,18 @@ from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.channel import READ_BURST, READ_RATE, Channel, serve_channel
-from cosine_protocol import codec
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol.codec import Message, encode, encode_frame
-from cosine_protocol.draft import DRAFT, Node, NodeBlock, Start
+from cosine_protocol.draft import DRAFT, Start
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import MAX_TEXT_BYTES
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from cosine_protocol.stream import VERSION, Error, Hello, Ping
-from cosine_protocol.verify import VERIFY, Open, Pacing, Tree
+from cosine_protocol.verify import VERIFY, Open, Pacing
 from tests.node.peers import request_of
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
-from tests.thoroughness import soak_rest
 
 TOKENS: Final = 40
 PROMPT: Final = prompt_of(random.Random("floods"))
@@ -39,17 +36,12 @@ PIECE_BYTES: Final = 16_384
 SHORT_FLOOD_S: Final = 5.0
 """Replaces `FLOOD_S`, since each second of a flood takes long."""
 REQUEST: Final = request_of(FLOODER.peer_id, max_new_tokens=2000)
-NODES: Final = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
 LARGEST: Final = request_of(FLOODER.peer_id, prompt=tuple(range(32)) * 4000)
-FLOODS: Final[dict[str, tuple[str, Message]]] = {
-    "pings at the verifier": (VERIFY, Ping(3, 1, 1)),
-    "the largest requests": (VERIFY, Open(1, LARGEST, (), Pacing.FREE, ())),
-    "requests of another target": (VERIFY, Open(1, REQUEST, (), Pacing.FREE, ())),
-    "trees for nobody": (VERIFY, Tree(1, bytes(16), 0, NODES, bytes(60))),
-    "pings at the drafters": (DRAFT, Ping(3, 1, 1)),
-    # Last, since each of them is much work here.
-    "requests to draft for": (DRAFT, Start(1, REQUEST, ())),
+FLOODS: Final[dict[str, Message]] = {
+    "pings": Ping(3, 1, 1),
+    "the largest requests": Open(1, LARGEST, (), Pacing.FREE, ()),
 }
+"""What a flood of a verifier repeats."""
 
 
 async def flood(stream: Stream, message: Message) -> None:
@@ -68,20 +60,17 @@ async def ended(attacks: Sequence[asyncio.Task[None]]) -> None:
 
 
 @in_virtual_time
-async def generated(*floods: tuple[str, Message]) -> list[Generation]:
-    """Return three texts of an honest client while peers flood the nodes of a swarm."""
+async def generated(flooding: Message | None) -> list[Generation]:
+    """Return three texts of an honest client while a peer floods the verifier."""
     async with SimulatedSwarm() as swarm:
-        await swarm.verifier(target_engine())
-        for _ in range(2):
-            await swarm.drafter(draft_engine(0.9))
+        verifier = await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.9))
         client = await swarm.client(timeout_s=60.0, seed=0)
         flooder = swarm.join(FLOODER)
         attacks = [
-            asyncio.ensure_future(flood(await flooder.dial(member.identity.peer_id, protocol), message))
-            for protocol, message in floods
-            for member in swarm.members
-            if (member.role is Role.VERIFIER) == (protocol == VERIFY)
+            asyncio.ensure_future(flood(await flooder.dial(verifier.identity.peer_id, VERIFY), flooding))
             for _ in range(STREAMS)
+            if flooding is not None
         ]
         await asyncio.sleep(1.0)
         texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
@@ -89,45 +78,19 @@ async def generated(*floods: tuple[str, Message]) -> list[Generation]:
         return texts
 
 
-QUIET: Final = generated()
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
-    """The number of messages read by all channels, by type."""
-    counts: Counter[type] = Counter()
-
-    def counted(frame: bytes) -> Any:
-        message = codec.decode(frame)
-        counts[type(message)] += 1
-        return message
-
-    monkeypatch.setattr("cosine_p2p.transport.channel.decode", counted)
-    return counts
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", soak_rest(FLOODS, 2))
-def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, read: Counter[type]) -> None:
-    texts = generated(FLOODS[name])
-    for quiet, busy in zip(QUIET, texts, strict=True):
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_does_not_delay_the_texts_of_others(name: str) -> None:
+    for quiet, busy in zip(generated(None), generated(FLOODS[name]), strict=True):
         assert busy.token_ids == quiet.token_ids == EXPECTED
         assert busy.seconds < 2 * quiet.seconds
-    # Sent were 64 KiB and more each 10 ms, to each node.
-    nodes = 1 if FLOODS[name][0] == VERIFY else 2
-    span_s = 2.0 + sum(busy.seconds for busy in texts)
-    of_flood = type(FLOODS[name][1])
-    assert 100 < read[of_flood] < nodes * (READ_BURST + READ_RATE * span_s) or name == "the largest requests"
-    if name == "the largest requests":
-        assert 2 < read[of_flood] < 40 * span_s
 
 
 class FloodingDrafter:
     """A drafter that announces the best speed and answers each request with a flood."""
 
-    def __init__(self, message_of: Callable[[int], Message], *, streams: int = 1) -> None:
+    def __init__(self, message_of: Callable[[int], Message]) -> None:
         self._message_of = message_of
-        self._streams = streams
         self.attacks: list[asyncio.Task[None]] = []
 
     async def join(self, swarm: SimulatedSwarm) -> None:
@@ -139,7 +102,7 @@ class FloodingDrafter:
         def receive(channel: Channel, told: Message) -> None:
             if isinstance(told, Start):
                 message = self._message_of(told.number)
-                self.attacks += [asyncio.ensure_future(flood(stream, message)) for _ in range(self._streams)]
+                self.attacks += [asyncio.ensure_future(flood(stream, message)) for _ in range(STREAMS)]
 
         await serve_channel(stream, DRAFT, receive)
 
@@ -152,7 +115,7 @@ async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_no
     await swarm.verifier(target_engine())
     honest = await swarm.drafter(draft_engine(0.9))
     text = "x" * MAX_TEXT_BYTES
-    drafter = FloodingDrafter(lambda number: Error(number + 1000, ErrorCode.INTERNAL, text, None), streams=STREAMS)
+    drafter = FloodingDrafter(lambda number: Error(number + 1000, ErrorCode.INTERNAL, text, None))
     await drafter.join(swarm)
     client = await swarm.client(timeout_s=60.0, seed=0)
     now_s = asyncio.get_running_loop().time

@@ -1,14 +1,11 @@
 """Tests of drafts from the user's own texts: the text stays the target's, and takes fewer passes."""
 
-import random
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
@@ -16,7 +13,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.own_texts import folders
 from cosine_p2p.request.results import Generation
 from tests.swarm.reference import generated, heard, in_a_swarm
-from tests.thoroughness import dear_examples, quick_first
+from tests.thoroughness import quick_first
 
 LETTERS = LetterCodec()
 PROMPT = LETTERS.decode([3, 9, 4, 7])
@@ -47,21 +44,6 @@ def drafted(draft_from: Sequence[str] = (), *, fidelities: tuple[float, ...] = (
 
 
 undrafted = cache(drafted)
-
-
-@given(
-    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    seed=st.integers(0, 99),
-    temperature=st.sampled_from([0.0, 1.0]),
-    fidelities=st.sampled_from([(), (0.8,)]),
-    strategy=st.sampled_from(["plain", "cosine"]),
-)
-@settings(dear_examples(), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_text_is_the_same_with_any_texts(tmp_path: Path, share: float, seed: int, **options: Any) -> None:
-    without, chance = undrafted(**options), random.Random(seed)
-    text = [chance.randrange(64) if chance.random() < share else token for token in without.token_ids]
-    folder = written(tmp_path / "texts", text, [chance.randrange(8) for _ in range(200)])
-    assert drafted([folder], **options).token_ids == without.token_ids
 
 
 @pytest.mark.parametrize("coordination", quick_first(["client", "verifier"]))

@@ -13,7 +13,7 @@ import pytest
 
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.stages import TOKEN_BYTES, Ring, even_parts
+from cosine_lab.simulation.stages import TOKEN_BYTES
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
@@ -144,23 +144,3 @@ def test_over_stages_a_prompt_takes_little_longer_than_its_activations_over_one_
 
     line_s = 1000 * TOKEN_BYTES * 8 / (1e6 * mbit)
     assert run_virtual(run()) < more * line_s + 0.2
-
-
-async def over_stages(*, strategy: str) -> float:
-    """Return the seconds of a text over three stages, 40 ms around, whose head holds a good drafter."""
-    async with SimulatedSwarm() as swarm:
-        stages = [
-            await swarm.stage(layers, target_engine, curve=CostCurve(((1, 0.001), (64, 0.02))))
-            for layers in even_parts(3)
-        ]
-        ring = Ring(stages=stages, traversal_s=0.04)
-        await swarm.verifier(target_engine(), ring=ring, home_engine=draft_engine(0.7, 9), home_curve=HEAD)
-        client = await swarm.client(strategy=strategy)
-        prompt = prompt_of(random.Random("ring"))
-        done = await client.generate(prompt, max_new_tokens=128, seed=3)
-        assert done.token_ids == plain_stream(prompt, Sampling(seed=3), tokens=128)
-        return done.seconds
-
-
-def test_the_drafter_of_a_head_drafts_while_passes_are_under_way() -> None:
-    assert run_virtual(over_stages(strategy="plain")) > 2 * run_virtual(over_stages(strategy="cosine"))

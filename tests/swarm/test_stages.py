@@ -5,23 +5,20 @@ A head finds its stages by their records (`ChainSwarm`), or has them in a ring (
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.report import RequestEnding, SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.spare import LEAST_TOKENS
 from cosine_node.chains.watch import MAX_DOUBTS
 from cosine_node.stages.served_chain import IDLE_S
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
-from tests.swarm.chain_swarm import CURVE, ChainSwarm, Conduct, in_stages
+from tests.swarm.chain_swarm import ChainSwarm, in_stages
 from tests.swarm.reference import plain_stream, prompt_of
 from tests.thoroughness import quick_first, quick_rows
 
@@ -217,20 +214,6 @@ async def test_a_text_continues_after_one_pass_where_a_second_chain_was_warm(
     assert longest_s < 0.3 if is_warm else longest_s > 0.5
 
 
-@pytest.mark.parametrize(("holders", "prompt_tokens"), [(1, 300), (2, LEAST_TOKENS - 40), (2, LEAST_TOKENS)])
-@in_stages
-async def test_nothing_is_computed_ahead_where_nobody_else_holds_anything_or_the_text_is_short(
-    swarm: ChainSwarm, holders: int, prompt_tokens: int
-) -> None:
-    for number in range(2 * holders):
-        await swarm.stage(f"{number}", number % 2)
-    await swarm.head(is_warm=True)
-    client = await swarm.swarm.client()
-    await client.generate(prompt_of(random.Random(1), prompt_tokens), max_new_tokens=40)
-    assert swarm.spare is not None
-    assert bool(swarm.spare.fed_tokens) is (holders > 1 and prompt_tokens >= LEAST_TOKENS)
-
-
 # Rings: several passes of one request under way.
 
 
@@ -253,80 +236,3 @@ def test_a_stage_of_a_ring_that_dies_is_replaced_or_its_layers_are_named() -> No
 
 
 # Random swarms of stages with faults.
-
-SOAK_TOKENS: Final = 12
-LONGEST_S: Final = 300.0
-"""Maximum virtual time of a run."""
-CHUNK: Final = 25
-
-
-def bad_conduct(rng: random.Random) -> dict[str, Any]:
-    late_s = rng.choice((0.1, 0.5, 3.0, 20.0))
-    late: dict[str, Any] = {"late_s": late_s}
-    kinds: tuple[dict[str, Any], ...] = (
-        {},
-        late,
-        late | {"hides": True},
-        {"refuses": True},
-        {"gives_back": True},
-        {"leaves_out": True},
-    )
-    return rng.choice(kinds)
-
-
-async def disturb(swarm: ChainSwarm, rng: random.Random, others: dict[str, int], parts: int) -> None:
-    """Change what stages do, let them die and come back. Those that are called sound stay so."""
-    for _ in range(rng.randint(1, 6) if others else 0):
-        await asyncio.sleep(rng.uniform(0.1, 5.0))
-        name = rng.choice(sorted(others))
-        stage = swarm.stages[name]
-        if stage.is_killed:
-            await swarm.stage(name, others[name], parts=parts)
-        elif rng.random() < 0.4:
-            stage.kill()
-        else:
-            changed = Conduct(pass_s=stage.conduct.pass_s, fed=stage.conduct.fed, **bad_conduct(rng))
-            for field in Conduct.__slots__:
-                setattr(stage.conduct, field, getattr(changed, field))
-
-
-async def ask(swarm: ChainSwarm, rng: random.Random) -> str:
-    await asyncio.sleep(rng.uniform(0.0, 6.0))
-    client = await swarm.swarm.client(strategy="plain", max_new_tokens=SOAK_TOKENS)
-    sampling, prompt = Sampling(temperature=rng.choice((0.0, 0.8)), seed=rng.randrange(99)), prompt_of(rng)
-    try:
-        done = await client.generate(prompt, temperature=sampling.temperature, seed=sampling.seed)
-    except GenerationFailed:
-        return "failed"
-    assert done.token_ids == plain_stream(prompt, sampling, tokens=SOAK_TOKENS)
-    return "right"
-
-
-async def soaked(seed: int) -> Counter[str]:
-    rng = random.Random(seed)
-    swarm = ChainSwarm.make()
-    async with swarm.swarm, asyncio.timeout(LONGEST_S):
-        parts, others = rng.choice((2, 2, 3)), {}
-        for part in range(parts):
-            await swarm.stage(f"sound {part}", part, parts=parts)
-            for copy in range(rng.randint(0, 2)):
-                name = f"other {part} {copy}"
-                pass_s = rng.choice((CURVE.seconds(1), 0.015, 1e-6))
-                await swarm.stage(name, part, parts=parts, pass_s=pass_s, **bad_conduct(rng))
-                others[name] = part
-        await swarm.head()
-        disturbing = asyncio.ensure_future(disturb(swarm, rng, others, parts))
-        endings = await asyncio.gather(*(ask(swarm, rng) for _ in range(rng.randint(1, 5))))
-        await disturbing
-        await swarm.still()
-    return Counter(endings)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", quick_first(range(0, 4 * CHUNK, CHUNK), 0, checked=1))
-def test_texts_are_right_and_nothing_hangs_or_is_left_in_random_swarms_of_stages(first: int) -> None:
-    endings: Counter[str] = Counter()
-    for seed in range(first, first + CHUNK):
-        endings += run_virtual(soaked(seed))
-    # One that holds the same layers was always there.
-    assert not endings["failed"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cosine_p2p.own_texts.drafts import FOLLOWED_TOKENS, GUESSED_TOKENS, OwnDrafts
 from cosine_p2p.own_texts.index import TextIndex
-from cosine_p2p.strategy.prediction import MAX_CHAIN
 from cosine_protocol.draft import BASE, MAX_BLOCK_NODES, NodeBlock
 from tests.cosine_p2p.strategy.test_prediction import chains
 
@@ -64,14 +63,6 @@ def test_what_the_request_itself_holds_is_left_to_the_verifier() -> None:
     index = index_of(FIRST)
     assert OwnDrafts(lambda: index, FIRST[10:13]).draft()
     assert not OwnDrafts(lambda: index, [*FIRST[10:13], 1000, *FIRST[10:13]]).draft()
-
-
-def test_the_more_of_a_text_has_come_the_more_of_it_is_drafted() -> None:
-    drafts = OwnDrafts(lambda: index_of(FIRST), FIRST[:20])
-    first = [node.token for node in drafts.draft()]
-    assert first == FIRST[20 : 20 + len(first)] and 20 < len(first) < MAX_CHAIN
-    drafts.follow(tuple(FIRST[20:90]))
-    assert [node.token for node in drafts.draft()] == FIRST[90 : 90 + MAX_CHAIN]
 
 
 @given(

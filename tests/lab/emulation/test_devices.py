@@ -1,10 +1,8 @@
 """Emulated devices follow their data sheets: a roofline, memory that ends, and published figures within reach."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cosine_lab.emulation.devices import CURVE_TOKENS, DEVICES, MODELS, Deployment, ModelClass, Precision, deploy
+from cosine_lab.emulation.devices import DEVICES, MODELS, Deployment, ModelClass, Precision, deploy
 from cosine_protocol.errors import UsageError
 
 LLAMA_2_7B = ModelClass(parameters=6.74e9, layers=32, width=4096, key_width=4096)
@@ -18,23 +16,6 @@ def deployed(device: str, model: ModelClass, precision: Precision, context_token
         precision=precision,
         context_tokens=context_tokens,
     )
-
-
-fitting = st.sampled_from(
-    [("laptop-cpu", "1B"), ("rtx-3060", "8B"), ("rtx-3090", "32B"), ("a100-80gb", "70B"), ("h200", "0.5B")]
-)
-
-
-@given(fitting, st.integers(0, 2048))
-def test_curves_rise_with_tokens_and_context(names: tuple[str, str], context_tokens: int) -> None:
-    def costs(context_tokens: int) -> list[float]:
-        curve = deployed(names[0], MODELS[names[1]], Precision.INT4, context_tokens).curve()
-        assert tuple(tokens for tokens, _ in curve.points) == CURVE_TOKENS
-        return [seconds for _, seconds in curve.points]
-
-    found, longer = costs(context_tokens), costs(context_tokens + 256)
-    assert found[0] > 0 and found == sorted(found)
-    assert all(cost <= more for cost, more in zip(found, longer, strict=True))
 
 
 def test_the_best_precision_that_fits_is_chosen() -> None:

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from cosine_lab.emulation.traces import DrafterTrace, Trace
-from cosine_lab.experiments.ring import CHAIN, CHUNKS, OBJECTIONS, RIVALS, TOLD, TREE, coverage_of, findings_of
+from cosine_lab.experiments.ring import CHAIN, CHUNKS, OBJECTIONS, RIVALS, TOLD, TREE, findings_of
 from tests.lab.experiments.quick import quick_result
 
 WAYS = ["plain", *RIVALS, "cosine", *OBJECTIONS]
@@ -20,22 +18,6 @@ def test_every_way_gives_the_targets_text_over_the_ring() -> None:
     for row in result["rows"]:
         low, high = row["tokens_per_s_interval"]
         assert low <= row["tokens_per_s"] <= high
-
-
-def offers(rows: list[list[int]]) -> DrafterTrace:
-    zeros = np.zeros(len(rows), np.float32)
-    return DrafterTrace(np.array(rows, np.int32), np.full((len(rows), 8), 0.1, np.float32), zeros, zeros, 1.0)
-
-
-def test_a_token_is_covered_by_any_candidate_of_any_drafter_or_by_copying() -> None:
-    others = list(range(100, 107))
-    nothing = [*others, 107]
-    one = offers([[7, *others], nothing, nothing, nothing, [*others, 8]])
-    two = offers([nothing] * 5)
-    # The fourth followed the same token before; the last is a late candidate of one drafter.
-    trace = Trace(1, "code", "test", 0.0, 0, 10, (7, 9, 7, 9, 8), (False,) * 5, {"draft-a": one, "draft-b": two})
-    found = coverage_of([trace], tokens=5)
-    assert found == {"positions": 5, "covered": pytest.approx(3 / 5), "first_choices": pytest.approx(2 / 5)}
 
 
 def row(way: str, tokens_per_s: float) -> dict[str, Any]:

@@ -1,13 +1,9 @@
 """The core of each paper's design, by events alone."""
 
-import random
 from collections.abc import Mapping
-
-import pytest
 
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
-from cosine_lab.rivals.rounds import DRAFT_LENGTHS, best_draft_tokens
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative
 from cosine_p2p.strategy.base import FragmentReceived, SendAdvance, SendAssign, SendTree, Strategy, VerifierOpened
@@ -23,17 +19,6 @@ def begun(strategy: Strategy, *authors: int) -> Strategy:
     for author in authors:
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     return strategy
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_speculative_decoding_drafts_the_best_of_all_lengths(seed: int) -> None:
-    rng = random.Random(seed)
-    acceptance, draft_s, rtt_s, pass_s = rng.random(), rng.uniform(0.001, 0.05), rng.uniform(0, 0.3), 0.06
-    chosen = best_draft_tokens(acceptance=acceptance, draft_token_s=draft_s, round_trips_s=rtt_s, verify_s=pass_s)
-    rates = {
-        g: sum(acceptance**step for step in range(g + 1)) / (g * draft_s + rtt_s + pass_s) for g in DRAFT_LENGTHS
-    }
-    assert rates[chosen] == pytest.approx(max(rates.values()))
 
 
 def test_speculative_decoding_verifies_one_complete_chain_of_the_best_drafter() -> None:

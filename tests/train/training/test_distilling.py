@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers as tf
 from torch import Tensor
 
 from cosine_engine.vocabulary import DraftVocabulary
@@ -41,21 +40,3 @@ def test_the_loss_is_the_cross_entropy_with_known_tokens_and_all_others_as_one()
     loss = distillation_loss(model, batch_of(tokens=(40, 99)))
     unknown = logs[[0, 1, 2, 3, 4, 5]].logsumexp(-1)
     assert loss.item() == pytest.approx(-(logs[3] + unknown).item() / 2, abs=1e-5)
-
-
-def test_padding_changes_no_loss() -> None:
-    model = tf.LlamaForCausalLM(
-        tf.LlamaConfig(
-            vocab_size=6, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-        )
-    )
-    short = Example.of(answer((40,), likely=[[(40, 0.5)]]), KNOWN)
-    long = Example.of(answer((41, 1, 2, 3), likely=[[(41, 0.9)], [(1, 0.8)], [(2, 0.7)], [(3, 0.6)]]), KNOWN)
-
-    def alone(example: Example) -> float:
-        mix = ExampleMix([example], shares={}, rows=1, seed=0, device="cpu")
-        return distillation_loss(model, mix.batch(0)).item() * len(example.likely)
-
-    mixed = ExampleMix([short, long], shares={}, rows=2, seed=0, device="cpu")
-    drawn = next(batch for step in range(99) if len((batch := mixed.batch(step)).likely) == 5)
-    assert distillation_loss(model, drawn).item() * 5 == pytest.approx(alone(short) + alone(long), abs=1e-4)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers as tf
@@ -12,7 +11,7 @@ from cosine_engine.torch.engine import TorchEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
-from cosine_train.training.local_target import LIKELY_TOKENS, LocalTarget
+from cosine_train.training.local_target import LocalTarget
 from tests.engine.tiny_models import COMMON
 
 NEW_TOKENS = 12
@@ -61,20 +60,6 @@ def test_answers_are_the_tokens_of_a_verifier_greedy_and_sampled(slots: int) -> 
     for prompt in asked:
         assert found[prompt.question].prompt == prompt.tokens
         assert list(found[prompt.question].tokens) == plain(engine, prompt)
-
-
-def test_likely_tokens_are_those_of_the_model() -> None:
-    (prompt,) = prompts(Sampling())[:1]
-    target = LocalTarget(TorchEngine(llama(), pool_tokens=256), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
-    (answer,) = target.answers([prompt])
-    after = target.likely_after(prompt.tokens, LIKELY_TOKENS)
-    assert [token for token, _ in after] == answer.likely_ids[0].tolist()
-    assert np.allclose([np.log(chance) for _, chance in after], answer.likely_logs[0], atol=0.02)
-    tokens = torch.tensor([answer.prompt + answer.tokens[:-1]])
-    logs = llama()(input_ids=tokens).logits[0, len(answer.prompt) - 1 :].log_softmax(-1)
-    expected = logs.topk(LIKELY_TOKENS)
-    assert np.allclose(answer.likely_logs, expected.values.detach().numpy(), atol=0.02)
-    assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
 
 
 def test_a_prompt_longer_than_the_cache_and_a_broken_model_are_refused() -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
-from cosine_train.training.answers import TargetPrompt
-from cosine_train.training.questions import OPENING_CHARACTERS, TEMPERATURE, Question, prompts_of, read_questions
+from cosine_train.training.questions import OPENING_CHARACTERS, read_questions
 
 CHAT = [
     {"role": "user", "content": "Add 1 and 2."},
@@ -70,23 +68,3 @@ def test_lines_without_a_question_are_refused(tmp_path: Path, content: str, reas
     (tmp_path / "a.jsonl").write_text(content, "utf-8")
     with pytest.raises(UsageError, match=reason):
         read_questions(tmp_path)
-
-
-class Letters(TextTokenizer):
-    def __init__(self) -> None:
-        pass
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        return tuple(map(ord, text))
-
-
-def asked(count: int, *, is_asked_twice: bool = False) -> list[TargetPrompt]:
-    questions = [Question("a", f"question {number}") for number in range(20)]
-    return prompts_of(questions, Letters(), answers=count, longest_prompt=99, is_asked_twice=is_asked_twice)
-
-
-def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_both_ways() -> None:
-    assert {prompt.sampling.temperature for prompt in asked(20)} == {0, TEMPERATURE}
-    assert len({prompt.question for prompt in asked(20)}) == 20
-    prompts = asked(10, is_asked_twice=True)
-    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
