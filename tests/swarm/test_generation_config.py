@@ -21,6 +21,7 @@ from tests.engine.tiny_models import COMMON, VOCAB
 from tests.scenes import in_virtual_time
 from tests.thoroughness import quick_rows
 
+pytestmark = pytest.mark.thorough
 TOKENS = 24
 CHAT: dict[str, Any] = {
     "do_sample": True,

@@ -14,7 +14,7 @@ from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.huggingface.conftest import embedded
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 TEXTS = ["Once upon a time", "def fibonacci(n):\n    ", "The doctor said that the patient"]
 TOKENS = 24
@@ -78,7 +78,6 @@ def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any
     assert torch.equal(model.generate(**batch, max_new_tokens=TOKENS), expected)
 
 
-@pytest.mark.thorough
 def test_rows_that_end_early_are_padded_on_the_right(
     model: SwarmModelForCausalLM, reference: Any, batch: Any
 ) -> None:
@@ -93,7 +92,6 @@ def test_rows_that_end_early_are_padded_on_the_right(
     assert model.generate(batch["input_ids"][:1], max_new_tokens=TOKENS, eos_token_id=ending)[0, -1] == ending
 
 
-@pytest.mark.thorough
 def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt: Any) -> None:
     options: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "max_new_tokens": 12}
     three = model.generate(prompt, num_return_sequences=3, seed=7, **options)
@@ -104,7 +102,6 @@ def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt:
         assert torch.equal(alone[0], three[index])
 
 
-@pytest.mark.thorough
 def test_stop_strings_end_an_output_with_their_last_token(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any
 ) -> None:
@@ -129,7 +126,6 @@ def test_an_iterating_streamer_is_read_in_another_thread(
     assert text == tokenizer.decode(plain(outputs[0])[0][prompt.shape[1] :])
 
 
-@pytest.mark.thorough
 def test_a_pipeline_says_over_a_swarm_what_it_says_over_the_model(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any
 ) -> None:
