@@ -44,7 +44,7 @@ EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {
     Family.TOY: EXPERTS,
     Family.SMOL: ("code", "math", "medical", "dialogue"),
 }
-"""The domains of each family's recorded texts. Those of SMOL are of former drafters, with experts."""
+"""The domains of each family's recorded texts."""
 DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
 """The expertise of the drafters of a cell, including a generalist and one that copies the text."""
 DRAFTER_MODEL: Final = "draft-"

@@ -160,7 +160,7 @@ def run(options: RingOptions, *, say: Say) -> JsonRow:
             **emulated((options.profile,), options.rtt_ms),
             "emulated_traversal_ms": options.traversals_ms,
             "stages_are": f"{options.stages} parts of the target, each of which takes a verifier's time for a pass",
-            "drafters": "one of the family for each of its domains, a general one, one that copies text",
+            "drafters": "those of the family, and one that copies text",
             "tuned": {f"{way}, T {temperature:g}": policy for (way, temperature), policy in tuned.items()},
             "intervals": "95 %, by bootstrap over the prompts",
         },
