@@ -24,7 +24,7 @@ from cosine_protocol.errors import (
 
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client, TextStream
-    from cosine_p2p.client import AsyncClient, AsyncTextStream
+    from cosine_p2p.client import AsyncClient
     from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning, ToolCall
     from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
     from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Usage,
         VerifierReport,
     )
-    from cosine_p2p.session.run import Run
+    from cosine_p2p.session.run import AsyncTextStream, Run
     from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
     from cosine_p2p.trust.evidence import Evidence
 
@@ -55,25 +55,21 @@ __all__ = [
     "ToolChoice", "Usage", "UsageError", "VerifierReport", "__version__", "load_tokenizer", "told_origins",
 ]  # fmt: skip
 
-HOMES: Final = {
-    **dict.fromkeys(("Client", "TextStream"), "blocking"),
-    **dict.fromkeys(("AsyncClient", "AsyncTextStream"), "client"),
-    **dict.fromkeys(
-        (
-            *("AppliedConfig", "AuditReport", "Chunk", "DrafterReport", "Generation", "Observer", "Progress"),
-            *("SwarmReport", "Usage", "VerifierReport"),
-        ),
-        "request.results",
-    ),
-    **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
-    **dict.fromkeys(("LikelyToken", "NamedToken", "TokenLogprob"), "request.logprobs"),
-    **dict.fromkeys(("Origin", "TokenOrigin", "told_origins"), "request.origins"),
-    **dict.fromkeys(("Chat", "NamedTool", "ToolChoice"), "request.chat"),
-    **dict.fromkeys(("CallArguments", "CallBegun", "Content", "Reasoning", "ToolCall"), "replies.parts"),
-    "Evidence": "trust.evidence",
-    "Run": "session.run",
-    **dict.fromkeys(("TextTokenizer", "load_tokenizer"), "text.tokenizer"),
+_NAMES: Final = {
+    "blocking": "Client TextStream",
+    "client": "AsyncClient",
+    "replies.parts": "CallArguments CallBegun Content Reasoning ToolCall",
+    "request.chat": "Chat NamedTool ToolChoice",
+    "request.logprobs": "LikelyToken NamedToken TokenLogprob",
+    "request.options": "ClientOptions GenerationOptions Prompt",
+    "request.origins": "Origin TokenOrigin told_origins",
+    "request.results": "AppliedConfig AuditReport Chunk DrafterReport Generation Observer Progress "
+    "SwarmReport Usage VerifierReport",
+    "session.run": "AsyncTextStream Run",
+    "text.tokenizer": "TextTokenizer load_tokenizer",
+    "trust.evidence": "Evidence",
 }
+HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The modules of names that are imported when first used (PEP 562): a node or a help text needs no client."""
 
 if not TYPE_CHECKING:

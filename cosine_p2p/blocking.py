@@ -10,11 +10,11 @@ from os import PathLike
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
 
-from cosine_p2p.client import AsyncClient, AsyncTextStream, Join
+from cosine_p2p.client import AsyncClient, Join, Lifetime
 from cosine_p2p.client_memory import ClientMemory
-from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt, lists_options
 from cosine_p2p.request.results import Chunk, Generation
+from cosine_p2p.session.run import AsyncTextStream
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import NodeRecord

@@ -1,29 +1,26 @@
 """The client for asyncio programs; `blocking.py` has the one for other programs."""
 
 import asyncio
-import logging
+import os
 import random
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Protocol, TypeVar, Unpack
+from typing import Final, Protocol, TypeVar, Unpack
 
 from cosine_p2p.access import Access
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
-from cosine_p2p.directory.selection import Chance, requests_of
+from cosine_p2p.directory.selection import Chance
 from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
-from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.own_texts.folders import OwnTexts, forget_all
 from cosine_p2p.request.chat import Chat
-from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.model_defaults import apply_defaults, default_sampling
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
     AUTO,
@@ -34,31 +31,27 @@ from cosine_p2p.request.options import (
     ClientOptions,
     GenerationOptions,
     Prompt,
-    draw_seed,
     lists_options,
     merge_options,
-    window_of,
 )
-from cosine_p2p.request.results import Chunk, Generation
-from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
-from cosine_p2p.session.job import Job
-from cosine_p2p.session.offers import Offers, passes_s_of
-from cosine_p2p.session.peer_search import PeerSearch
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing
+from cosine_p2p.session.job import Shared
+from cosine_p2p.session.peer_search import Forms, PeerSearch
+from cosine_p2p.session.plan import Ask, GenerationPlan
 from cosine_p2p.session.probation import Probation
-from cosine_p2p.session.run import Run
-from cosine_p2p.session.session import Session
+from cosine_p2p.session.run import AsyncTextStream, Host, Run
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, EncodedPrompt, PromptEncoder, read_prompt
-from cosine_p2p.text.target import Target, default_sampling, is_name
+from cosine_p2p.text.target import Target, is_name
 from cosine_p2p.text.template_process import PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_p2p.text.told_logprobs import ToldLogprobs
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
-from cosine_p2p.transport.patience import ask_patiently, join_patience_s
+from cosine_p2p.transport.patience import join_patience_s
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
-from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import (
     PromptRefused,
     UsageError,
@@ -66,8 +59,6 @@ from cosine_protocol.errors import (
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import NONCE_BYTES
 from cosine_protocol.verify import CACHE_SCOPE_BYTES
-
-LOG = logging.getLogger(__name__)
 
 
 class Swarm(Protocol):
@@ -94,18 +85,64 @@ class Swarm(Protocol):
 
 Join = Callable[[], Awaitable[Swarm]]
 
+DRAWN_SEED_BITS: Final = 53  # JSON is often read as float64, which is exact up to that size.
+
+
+def draw_seed() -> int:
+    """Return a random seed for a request without one."""
+    return secrets.randbits(DRAWN_SEED_BITS)
+
+
 _T = TypeVar("_T")
+
+
+class Lifetime:
+    """A lifetime that begins and ends once, and is not valid in a forked process."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False after a fork: threads, sockets and the network daemon stay with the parent."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def begin(self) -> None:
+        """Begin on the running event loop. Raises `UsageError` if it has begun on another one."""
+        self.check()
+        running = asyncio.get_running_loop()
+        self._loop = self._loop or running
+        if running is not self._loop:
+            raise UsageError("The client joined on another event loop; make a client on this one.")
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def check(self) -> None:
+        """Raises `UsageError` in a forked process and after the end."""
+        if not self.is_of_this_process:
+            raise UsageError("This client was made before the process forked; make a client after the fork.")
+        if self._is_over:
+            raise UsageError("The client is closed; make another one.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """The client in a network."""
+
     swarm: Swarm
-    links: Links
     finds: RecentFinds
+    host: Host
 
     async def leave(self) -> None:
         await self.finds.close()
-        await self.links.close()
+        await self.host.links.close()
         await self.swarm.close()
 
 
@@ -141,7 +178,6 @@ class AsyncClient:
         **options: Unpack[ClientOptions],
     ) -> None:
         self._options = merge_options(DEFAULTS, options, ClientOptions)
-        self._observer = self._options.get("observer")
         self._strategies = strategies
         self._nonces = nonces
         self._memory = ClientMemory.of(join is None if memory is None else memory, strategies=strategies)
@@ -165,13 +201,12 @@ class AsyncClient:
         self._lifetime = Lifetime()
         self._connecting = asyncio.Lock()
         self._place: _Place | None = None
-        self._numbers = count(1)
         # A long text takes some tenths of a second, and holds up no other.
         self._threads = [Threads("signatures", 1), Threads("texts", PLACES), Threads("chats", PLACES)]
         self._offload, self._offload_texts, self._offload_chats = [offload or each for each in self._threads]
         self._encoder = PromptEncoder(self._offload_texts, self._offload_chats)
         self._own_texts = self._read_own_texts(offload)
-        self._offers: list[Offers] = []
+        self._forms: list[Forms] = []
 
     async def __aenter__(self) -> "AsyncClient":
         await self.connect()
@@ -193,9 +228,9 @@ class AsyncClient:
         self._lifetime.end()
         await self._probation.close()
         await self._auditing.close()
-        await asyncio.gather(*(offers.close() for offers in self._offers))
+        await asyncio.gather(*(forms.close() for forms in self._forms))
         if self._place is not None:
-            self._memory.distances.measure_again(self._place.links)
+            self._memory.distances.measure_again(self._place.host.links)
             self._memory.write(now_s=asyncio.get_running_loop().time())
             await self._place.leave()
         for threads in self._threads:
@@ -219,7 +254,25 @@ class AsyncClient:
         links = Links(
             swarm.transport, on_flood=lambda peer_id: self._memory.failures.note_failed(peer_id, now_s=clock())
         )
-        place = _Place(swarm, links, RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s))
+        shared = Shared(
+            links=links,
+            offload=self._offload,
+            failures=self._memory.failures,
+            speeds=self._memory.speeds,
+            standings=self._memory.standings,
+            trials=self._memory.trials,
+            distances=self._memory.distances,
+            mandates=swarm.mandates,
+        )
+        host = Host(
+            links=links,
+            shared=shared,
+            auditing=self._auditing,
+            probation=self._probation,
+            own_texts=self._own_texts,
+            observer=self._options.get("observer"),
+        )
+        place = _Place(swarm, RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s), host)
         self._memory.restore(now_s=clock())
         if self._target.name == ALL_TARGETS:
             try:
@@ -241,7 +294,7 @@ class AsyncClient:
         return run.result()
 
     @lists_options(GenerationOptions)
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "AsyncTextStream":
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncTextStream:
         """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
         read_prompt(prompt)
         merge_options(self._options, options, GenerationOptions)
@@ -275,75 +328,48 @@ class AsyncClient:
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
         looking = asyncio.ensure_future(search.look_up_drafters())
         try:
-            # A disconnected client, for example while its network daemon restarts, soon reconnects. A client that
-            # never got an answer may not be a member of a private swarm.
-            patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
-            candidates = await ask_patiently(partial(search.find, takes_recalled=True), patience_s=patience_s)
-            verifiers = candidates.records
-            codec = await self._codec(place, verifiers)
-            published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
-            applied = apply_defaults(published, asked=asked, otherwise=otherwise)
-            encoded = (
-                checked if isinstance(checked, EncodedPrompt) else await self._encoded(codec, checked, verifiers)
+            candidates = await search.find(
+                takes_recalled=True, patience_s=min(self._patience_s, asked["timeout_s"])
             )
+            first = candidates.records[0]
+            codec = await self._codec(place, candidates.records)
+            encoded = await self._encoded(codec, checked, candidates.records)
             texts = await self._encoder.encode_options(codec, encoded.reply, asked)
-            requests = partial(
-                requests_of,
-                wanted={**otherwise, **applied.options, **asked, **texts.options},
+            found = await looking
+            now_s = asyncio.get_running_loop().time()
+            drafters = search.choose_drafters(found, first, now_s=now_s)
+        finally:
+            looking.cancel()
+        published = default_sampling(first, asked=asked, otherwise=otherwise)
+        applied = apply_defaults(published, asked=asked, otherwise=otherwise)
+        plan = GenerationPlan(
+            ask=Ask(
                 tokens=encoded.tokens,
+                options={**otherwise, **applied.options, **asked, **texts.options},
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),
-            )
-            offers = Offers(search, candidates, requests)
-            if candidates.are_recalled:
-                self._offers.append(offers)
-            found = await looking
-            now_s = asyncio.get_running_loop().time()
-            drafters = search.choose_drafters(found, verifiers[0], now_s=now_s)
-        finally:
-            looking.cancel()
-        mandates = place.swarm.mandates
-        job_of = partial(
-            Job,
-            deadline_s=now_s + asked["timeout_s"],
+            ),
+            options=asked,
             strategy=search.strategy,
             drafters=drafters,
-            trials=self._memory.trials[search.strategy.name],
-            others=offers,
+            began_s=now_s,
             patience_s=self._patience_s,
-            more_numbers=self._numbers,
-            cache_scope=cache_scope,
-            mandates=mandates,
-            coordination=Coordination(asked["coordination"]),
-            distances=self._memory.distances,
-            prompt_window_tokens=window_of(asked),
-            prediction=texts.prediction,
-            own_texts=None if self._own_texts is None else self._own_texts.drafts,
-        )
-        return Run(
-            self._sessions(place, offers, job_of),
-            codec,
-            place.links,
-            reply=encoded.reply,
-            stop=asked["stop"],
-            unspoken=asked["stop_token_ids"],
-            observer=self._observer,
             applied=applied,
-            audit=partial(self._check, place, search, offers, share=asked["audit"]),
-            check=partial(FailoverCheck, mandates=mandates, auditing=self._auditing)
-            if mandates is not None and asked["audit"]
-            else None,
-            keeps_spare_warm=asked["warm_spare"],
+            reply=encoded.reply,
             prediction=texts.prediction,
-            told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
+            cache_scope=cache_scope,
         )
+        forms = Forms(search, candidates, plan.ask)
+        if candidates.are_recalled:
+            self._forms.append(forms)
+        return Run(plan, codec, forms, place.host)
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Encode a prompt once, for several calls of `start`. Raises as `start`."""
         checked, place = read_prompt(prompt), await self._connected()
-        patience_s = self._patience_s if place.finds.was_answered else 0.0
-        verifiers = await ask_patiently(self.find_verifiers, patience_s=patience_s)
+        search = self._search(place, self._options, random.Random(0).random)
+        verifiers = (await search.find(patience_s=self._patience_s)).records
         return await self._encoded(await self._codec(place, verifiers), checked, verifiers)
 
     async def _codec(self, place: _Place, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
@@ -353,36 +379,15 @@ class AsyncClient:
         return codec
 
     async def _encoded(
-        self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, verifiers: Sequence[NodeRecord]
+        self,
+        codec: TextTokenizer,
+        prompt: str | tuple[int, ...] | Chat | EncodedPrompt,
+        verifiers: Sequence[NodeRecord],
     ) -> EncodedPrompt:
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
         most_tokens = max(record.context_tokens for record in verifiers)
         return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
-
-    def _sessions(self, place: _Place, offers: Offers, job_of: "partial[Job]") -> Iterator[Session]:
-        while offer := offers.take():
-            request, able = offer
-            job = job_of(
-                number=next(self._numbers),
-                request=request,
-                verifiers=passes_s_of(able),
-                four_tokens_permille={record.peer_id: record.four_tokens_permille for record in able},
-                stages={record.peer_id: len(record.stages) for record in able if record.stages},
-            )
-            yield self._session(place, job)
-
-    def _session(self, place: _Place, job: Job) -> Session:
-        memory = self._memory
-        return Session(job, place.links, self._offload, failures=memory.failures, speeds=memory.speeds)
-
-    def _check(
-        self, place: _Place, search: PeerSearch, offers: Offers, done: Session, *, share: float
-    ) -> StreamAudit:
-        search.look_out_for_drafters(asked=len(done.job.drafters))
-        if self._own_texts is not None:
-            self._own_texts.keep(done.output)
-        if share:
-            self._probation.begin(done, offers.candidates, partial(self._session, place))
-        return self._auditing.begin(done, judges=offers.candidates.judges(), share=share)
 
     @property
     def target(self) -> str:
@@ -452,53 +457,10 @@ class AsyncClient:
     def _search(self, place: _Place, options: ClientOptions, chance: Chance) -> PeerSearch:
         return PeerSearch(
             finds=place.finds,
-            links=place.links,
+            shared=place.host.shared,
             choose_digest=place.swarm.choose_digest,
-            mandates=place.swarm.mandates,
-            speeds=self._memory.speeds,
-            distances=self._memory.distances,
-            auditing=self._auditing,
             target=self._target,
             strategy=self._strategy_kind(options),
             options=options,
             chance=chance,
         )
-
-
-class AsyncTextStream:
-    """The chunks of one generation, to be read once. Use `async with`, or `aclose` it, to end it early."""
-
-    def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
-        """`start` begins the generation, when the first chunk is asked for."""
-        self._start = start
-        self._run: Run | None = None
-        self._chunks = self._read()
-
-    async def _read(self) -> AsyncGenerator[Chunk, None]:
-        self._run = await self._start()
-        async with aclosing(self._run.chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    @property
-    def result(self) -> Generation:
-        """The generation so far; the whole once all chunks were read. Raises `UsageError` before the first."""
-        if self._run is None:
-            raise UsageError("The stream has not begun: read its chunks first.")
-        return self._run.result()
-
-    def __aiter__(self) -> "AsyncTextStream":
-        return self
-
-    async def __anext__(self) -> Chunk:
-        return await anext(self._chunks)
-
-    async def aclose(self) -> None:
-        """End the generation."""
-        await self._chunks.aclose()
-
-    async def __aenter__(self) -> "AsyncTextStream":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

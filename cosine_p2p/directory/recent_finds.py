@@ -5,12 +5,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.link import Links
-from cosine_p2p.transport.patience import end_all
+from cosine_p2p.transport.patience import ask_patiently, end_all
 from cosine_protocol.errors import ClockOff
 from cosine_protocol.records import NodeRecord, Role
 
@@ -51,18 +52,24 @@ class RecentFinds:
         self._finds = Remembered[_Key, _Find](MAX_FINDS, forgotten_s=KEEP_S)
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
         self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
-        self.was_answered = False
-        """True once a look-up has succeeded."""
+        self._was_answered = False
         # Those of an earlier run are used once.
         self._begun: set[_Key] = set()
 
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """Recent live records. Raises as `Directory.find`."""
+    async def find(
+        self, role: Role, target: str, *, wanted: int | None = None, patience_s: float = 0.0
+    ) -> list[NodeRecord]:
+        """Return recent live records. Raises as `Directory.find`, if nodes answered before after `patience_s`.
+
+        A disconnected client, for example while its network daemon restarts, soon reconnects. A client that never
+        got an answer may not be a member of a private swarm.
+        """
         key = role, target, wanted
         now_s = self._clock()
         known = self._finds.get(key, now_s) or self._recall(key, now_s)
         if not self._reuse_s or known is None or known.lost_links != self._links.lost_links:
-            return await self._look_up(key)
+            look_up = partial(self._look_up, key)
+            return await ask_patiently(look_up, patience_s=patience_s if self._was_answered else 0.0)
         self.begin_renewal(role, target, wanted=wanted)
         return known.records
 
@@ -84,14 +91,17 @@ class RecentFinds:
         # A cancelled caller does not cancel it for others.
         return await asyncio.shield(looking)
 
-    async def find_some(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+    async def find_some(
+        self, role: Role, target: str, *, wanted: int | None = None, patience_s: float = 0.0
+    ) -> list[NodeRecord]:
         """`find`, repeated after pauses while no node is found. Raises `ClockOff` only after the last."""
+        find = partial(self.find, role, target, wanted=wanted, patience_s=patience_s)
         for pause_s in PAUSES_S:
             with suppress(ClockOff):
-                if found := await self.find(role, target, wanted=wanted):
+                if found := await find():
                     return found
             await asyncio.sleep(pause_s)
-        return await self.find(role, target, wanted=wanted)
+        return await find()
 
     def is_recalled(self, role: Role, target: str, *, wanted: int | None = None) -> bool:
         known = self._finds.get((role, target, wanted), self._clock())
@@ -119,7 +129,7 @@ class RecentFinds:
         role, target, wanted = key
         lost_links = self._links.lost_links
         records = await self._directory.find(role, target, wanted=wanted)
-        self.was_answered = True
+        self._was_answered = True
         self._finds.pop(key)
         self._begun.add(key)
         if records or role is Role.DRAFTER:

@@ -9,28 +9,13 @@ has standing, one of `EXPLORE_EVERY` requests first asks the stranger that annou
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
-from cosine_protocol.fields import fields_of
 from cosine_protocol.numerics import arithmetic_of
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import (
-    MAX_EOS_TOKENS,
-    AskedLogprobs,
-    Constraint,
-    ConstraintKind,
-    Request,
-    Sampling,
-    Shaping,
-    TokenBias,
-)
-from cosine_protocol.verify import check_room
 
 NEAR_EQUAL: Final = 1.25  # Announced speeds that differ by less than a quarter do not show who is faster.
 EXPLORE_EVERY: Final = 8  # Bounds the share of requests that a stranger can attract by its record.
@@ -39,8 +24,6 @@ SPARE_LEVEL: Final = 3  # Four checks: enough for a verifier that is seldom aske
 LEAST_PASS_US: Final = 1.0  # A measured pass may be 0 if the round trip took all of it.
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
-
-Offer = tuple[Request, tuple[NodeRecord, ...]]  # A form of a request, and the nodes that serve it, best first.
 
 Chance = Callable[[], float]  # Returns numbers from 0 to below 1, such as `random.Random(seed).random`.
 
@@ -124,145 +107,6 @@ def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, floa
         1e6 * passes_s[record.peer_id] if record.peer_id in passes_s else max(usual_us, pass_us)
         for record, pass_us in zip(records, announced_us, strict=True)
     ]
-
-
-def requests_of(
-    verifiers: Sequence[NodeRecord],
-    wanted: Mapping[str, Any],
-    *,
-    tokens: tuple[int, ...],
-    client: str,
-    nonce: bytes,
-    seed: int,
-    standing: Mapping[str, int] = NO_LEVELS,
-) -> list[Offer]:
-    """The request in each form that ranked verifiers of one target serve, with these verifiers, best first.
-
-    `wanted` are the options, with bad words as tokens. Raises `PromptTooLong`, and `OptionRefused` for too many
-    EOS tokens or an invalid constraint.
-    """
-    target = verifiers[0]
-    eos = _ends(target, wanted)
-    parameters: dict[str, Any] = {
-        "seed": seed,
-        **wanted,
-        "shaping": _shaping(wanted, eos),
-        "constraint": _constraint(wanted, eos),
-    }
-    # All records of a target have the same tokenizer and EOS ids; others name another target.
-    whole = Request(
-        target_digest=target.target_digest,
-        tokenizer_digest=target.tokenizer_digest,
-        numerics=target.numerics,
-        prompt=tokens,
-        sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
-        eos=eos,
-        client=client,
-        nonce=nonce,
-        max_new_tokens=wanted["max_new_tokens"],
-        logprobs=_logprobs(wanted),
-    )
-    # No record restricts other verifiers: one with a short context or different numerics gets a separate offer, and
-    # the next offer is tried if no verifier of the first serves.
-    offers: list[Offer] = []
-    for numerics in dict.fromkeys(record.numerics for record in verifiers):
-        rooms = {record: record.context_tokens - len(tokens) for record in verifiers if record.numerics == numerics}
-        if able := tuple(record for record, room in rooms.items() if room >= whole.max_new_tokens):
-            offers.append((replace(whole, numerics=numerics), able))
-        if short := {record: room for record, room in rooms.items() if 1 <= room < whole.max_new_tokens}:
-            usual = median_low(short.values())
-            able = tuple(record for record, room in short.items() if room >= usual)
-            offers.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
-    if not offers:
-        longest = max(verifier.context_tokens for verifier in verifiers)
-        # Claude Code, LiteLLM and Aider recognise these words.
-        raise PromptTooLong(
-            f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that fit into the target's context "
-            "with a text; shorten it."
-        )
-    return sorted(
-        _that_can_be_told(offers), key=partial(_offer_rank, verifiers=verifiers, standing=standing, whole=whole)
-    )
-
-
-def _offer_rank(
-    offer: Offer, *, verifiers: Sequence[NodeRecord], standing: Mapping[str, int], whole: Request
-) -> tuple[int, bool, bool]:
-    """The sort key of an offer: the highest standing first; without standing, contexts that others can judge."""
-    request, able = offer
-    level = max(standing.get(record.peer_id, 0) for record in able)
-    is_cramped = request.max_new_tokens < whole.max_new_tokens
-    needed = len(request.prompt) + request.max_new_tokens
-    judges = sum(record.context_tokens >= needed for record in verifiers)
-    is_odd = not level and (len(able) == 1 if is_cramped else 2 * judges < len(verifiers))
-    return -level, is_odd, is_cramped
-
-
-def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
-    of_output, of_prompt = wanted.get("logprobs"), wanted.get("prompt_logprobs")
-    if of_output is None and of_prompt is None:
-        return None
-    return AskedLogprobs(max(of_output or 0, of_prompt or 0), of_prompt is not None)
-
-
-def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
-    """The offers whose log-probabilities fit the limit. Raises `OptionRefused` if none does."""
-    found, refusal = [], ""
-    for request, able in forms:
-        asked = request.logprobs
-        try:
-            if asked is not None:
-                check_room(
-                    prompt_tokens=len(request.prompt),
-                    new_tokens=request.max_new_tokens,
-                    top=asked.top,
-                    of_prompt=asked.of_prompt,
-                )
-            found.append((request, able))
-        except UsageError as error:
-            refusal = str(error)
-    if not found:
-        raise OptionRefused("logprobs", refusal)
-    return found
-
-
-def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text. Raises `OptionRefused` for too many."""
-    own = target.eos if wanted.get("eos") is None else wanted["eos"]
-    eos = tuple(dict.fromkeys((*(() if wanted.get("ignore_eos") else own), *wanted.get("stop_token_ids", ()))))
-    if len(eos) > MAX_EOS_TOKENS:
-        raise OptionRefused(
-            "stop_token_ids", f"At most {MAX_EOS_TOKENS} tokens may end a text, with the target's own; give fewer."
-        )
-    return eos
-
-
-def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
-    given = {name: wanted[name] for name, _ in fields_of(Shaping) if name in wanted}
-    given["logit_bias"] = tuple(TokenBias(*each) for each in sorted(wanted.get("logit_bias", {}).items()))
-    if not eos:
-        given["min_tokens"] = 0
-    shaping = Shaping(**given, held_back=eos if given.get("min_tokens") else ())
-    return None if shaping == Shaping() else shaping
-
-
-def _constraint(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Constraint | None:
-    kinds = [kind for kind in ConstraintKind if wanted.get(kind.option) is not None]
-    if not kinds:
-        return None
-    name = kinds[0].option
-    if len(kinds) > 1:
-        raise OptionRefused(
-            name, f"{' and '.join(kind.option for kind in kinds)} say what the text must be: give one of them."
-        )
-    if not eos:
-        raise OptionRefused(name, f"With {name} a text must be able to end, and here no token ends it.")
-    if wanted.get("bad_words") or wanted.get("min_tokens"):
-        raise OptionRefused(name, f"{name} goes with no bad_words, nor with min_tokens.")
-    try:
-        return Constraint(kinds[0], wanted[name], eos)
-    except UsageError as error:
-        raise OptionRefused(name, str(error)) from None
 
 
 def pick_drafters(

@@ -1,1 +1,1 @@
-"""Parsers of chat models' replies: from text with special tokens to reasoning, content and tool calls."""
+"""Parsers of chat models' replies: from text with special tokens to reasoning, content and tool calls. Pure."""

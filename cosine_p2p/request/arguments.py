@@ -1,4 +1,4 @@
-"""Arguments of programs: converted to plain values, or refused with a sentence that names the allowed values."""
+"""Arguments of programs: converted to plain values, or refused with the allowed values in a sentence. Pure."""
 
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -7,17 +7,13 @@ from typing import Any, Final
 from cosine_p2p.request.arguments import FLAG, TOKEN_IDS, read_argument, whole
 from cosine_p2p.request.model_config import FILE_NAME as MODEL_CONFIG
 from cosine_p2p.request.model_config import read_config_object, read_model_config, text_part
+from cosine_p2p.request.model_defaults import VALUES
 from cosine_p2p.request.options import read_option
-from cosine_p2p.request.results import AppliedConfig
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import MAX_NEW_TOKENS
 from cosine_protocol.records import MAX_NOT_HONOURED, GenerationDefaults
 
 FILE_NAME: Final = "generation_config.json"  # As `save_pretrained` writes it.
-FILTERS: Final = ("top_k", "top_p", "min_p")  # Parameters without effect at temperature 0.
-VALUES: Final = ("temperature", *FILTERS, "repetition_penalty", "max_new_tokens")
-"""The options of a request that a config may set; vLLM takes the same six."""
-SAMPLED_TEMPERATURE: Final = 1.0  # Default of transformers if a config has `do_sample` and no temperature.
 ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -93,23 +89,3 @@ def _read_value(name: str, value: Any) -> Any:
         return min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
     # vLLM disables top_k by -1.
     return 0 if name == "top_k" and value == -1 else read_option(name, value)
-
-
-def apply_defaults(
-    published: GenerationDefaults | None, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
-) -> AppliedConfig:
-    """Return the options that a request takes from a config: those not in `asked`, before `otherwise`.
-
-    A temperature is taken only if sampling is the default, by the config's `do_sample` or by `otherwise`.
-    """
-    if published is None:
-        return AppliedConfig()
-    values = {name: getattr(published, name) for name in VALUES}
-    if published.do_sample and values["temperature"] is None:
-        values["temperature"] = SAMPLED_TEMPERATURE
-    elif not published.do_sample and not otherwise["temperature"]:
-        values["temperature"] = None
-    taken = {name: value for name, value in values.items() if value is not None and name not in asked}
-    if not {**otherwise, **taken, **asked}["temperature"]:
-        taken = {name: value for name, value in taken.items() if name not in FILTERS}
-    return AppliedConfig(options=taken, not_honoured=published.not_honoured)

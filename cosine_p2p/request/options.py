@@ -1,12 +1,11 @@
-"""Options, each declared once with type, check, help and default (`OPTIONS`); and seeds of outputs."""
+"""Options, each declared once with type, check, help and default (`OPTIONS`); and seeds of choices. Pure."""
 
 import inspect
 import json
 import re
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from os import PathLike, fspath
@@ -56,9 +55,6 @@ class Purpose(StrEnum):
     RUN = "Run"
 
 
-TEXT, PEERS, NETWORK, RUN = Purpose
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """The declaration of an option.
@@ -68,11 +64,11 @@ class Option:
     """
 
     kind: ArgumentKind[Any]
-    purpose: Purpose
-    help: str
     default: Any = None
     yields: bool = False
     everyday: bool = False
+    purpose: Purpose = Purpose.TEXT
+    help: str = ""
 
 
 def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
@@ -88,12 +84,12 @@ def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
     return ArgumentKind(f"a number from {field.low} to {field.high}", read, of, field.low, field.high)
 
 
-def _filter(name: str, told: str, *, everyday: bool = False) -> Option:
-    return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True, everyday=everyday)
+def _filter(name: str, *, everyday: bool = False) -> Option:
+    return Option(_of_sampling(name), getattr(Sampling(), name), yields=True, everyday=everyday)
 
 
-def _penalty(name: str, told: str) -> Option:
-    return Option(_of_sampling(name, Shaping), TEXT, told, getattr(Shaping(), name))
+def _shaper(name: str) -> Option:
+    return Option(_of_sampling(name, Shaping), getattr(Shaping(), name))
 
 
 def _read_biases(value: object) -> dict[int, float]:
@@ -141,273 +137,145 @@ def _path(noun: str) -> ArgumentKind[str]:
     return ArgumentKind(f"the path of {noun}", read)
 
 
-class GenerationOptions(TypedDict, total=False):
-    """Options of one generation. A client's options are the defaults of its calls; None means absent."""
+_BIASES: Final = ArgumentKind(
+    f"a mapping of at most {MAX_BIASES} token ids to numbers from -{MAX_BIAS:g} to {MAX_BIAS:g}", _read_biases, dict
+)
+_LIKELIEST: Final = whole(0, MAX_TOP_LOGPROBS)
+_OBSERVER: Final = with_methods("observe", "observe_abandoned")
+_PREDICTION: Final = ArgumentKind("a text, or token ids", _read_prediction, str)
+_REGEX: Final = ArgumentKind("a regular expression", _read_regex)
+_SCHEMA: Final = ArgumentKind("a JSON schema: an object, or its text", _read_schema, dict)
 
-    max_new_tokens: Annotated[
-        int | None,
-        Option(
-            whole(1),
-            TEXT,
-            "Maximum number of new tokens. Default: the model's, else 128.",
-            128,
-            yields=True,
-            everyday=True,
-        ),
-    ]
-    temperature: Annotated[
-        float | None,
-        _filter("temperature", "Sampling temperature; 0 is greedy. Default: the model's, else 0.", everyday=True),
-    ]
-    top_p: Annotated[
-        float | None,
-        _filter(
-            "top_p", "Cumulative probability of the tokens to sample from; 1 is off. Default: the model's, else 1."
-        ),
-    ]
-    top_k: Annotated[
-        int | None,
-        _filter("top_k", "Number of likeliest tokens to sample from; 0 is off. Default: the model's, else 0."),
-    ]
-    min_p: Annotated[
-        float | None,
-        _filter(
-            "min_p",
-            "Minimum probability of a token, relative to the likeliest; 0 is off. Default: the model's, else 0.",
-        ),
-    ]
-    repetition_penalty: Annotated[
-        float | None,
-        _filter(
-            "repetition_penalty", "Divide the logits of tokens seen before; 1 is off. Default: the model's, else 1."
-        ),
-    ]
-    presence_penalty: Annotated[
-        float | None, _penalty("presence_penalty", "Lower the logits of tokens in the output; 0 is off.")
-    ]
-    frequency_penalty: Annotated[
-        float | None,
-        _penalty(
-            "frequency_penalty", "Lower the logits of tokens in the output, once for each occurrence; 0 is off."
-        ),
-    ]
-    logit_bias: Annotated[
-        Mapping[int, float] | None,
-        Option(
-            ArgumentKind(
-                f"a mapping of at most {MAX_BIASES} token ids to numbers from -{MAX_BIAS:g} to {MAX_BIAS:g}",
-                _read_biases,
-                dict,
-            ),
-            TEXT,
-            "Add these numbers to the logits of tokens.",
-            {},
-        ),
-    ]
-    bad_words: Annotated[
-        Sequence[str], Option(texts("texts"), TEXT, "Texts not to generate, as the target tokenizes them.", ())
-    ]
-    min_tokens: Annotated[
-        int | None,
-        Option(
-            _of_sampling("min_tokens", Shaping), TEXT, "Minimum number of new tokens before the text may end.", 0
-        ),
-    ]
-    schema: Annotated[
-        Mapping[str, Any] | str | None,
-        Option(
-            ArgumentKind("a JSON schema: an object, or its text", _read_schema, dict),
-            TEXT,
-            "Generate only JSON that this JSON schema allows.",
-        ),
-    ]
-    regex: Annotated[
-        str | None,
-        Option(
-            ArgumentKind("a regular expression", _read_regex),
-            TEXT,
-            "Generate a text that this regular expression matches entirely; classes such as \\d are ASCII.",
-        ),
-    ]
-    grammar: Annotated[
-        str | None,
-        Option(text("a Lark grammar"), TEXT, "Generate a text of this Lark grammar; its first rule is start."),
-    ]
-    logprobs: Annotated[
-        int | None,
-        Option(
-            whole(0, MAX_TOP_LOGPROBS),
-            TEXT,
-            f"Return the log-probability of each token and of the likeliest tokens, 0 to {MAX_TOP_LOGPROBS}.",
-        ),
-    ]
-    prompt_logprobs: Annotated[
-        int | None,
-        Option(
-            whole(0, MAX_TOP_LOGPROBS),
-            TEXT,
-            "Return log-probabilities of the prompt's tokens too, computed without the prefix cache.",
-        ),
-    ]
-    prediction: Annotated[
-        str | Sequence[int] | None,
-        Option(
-            ArgumentKind("a text, or token ids", _read_prediction, str),
-            TEXT,
-            "Predicted output to draft from, for example code before a change.",
-        ),
-    ]
-    generation_config: Annotated[
-        str,
-        Option(
-            one_of(AUTO, NONE),
-            TEXT,
-            "auto: defaults come from the model's generation_config.json; none: they do not.",
-            AUTO,
-        ),
-    ]
-    seed: Annotated[
-        int | None,
-        Option(
-            _of_sampling("seed"),
-            TEXT,
-            "Seed of sampling. The same seed gives the same text. Default: random.",
-            everyday=True,
-        ),
-    ]
-    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Text before which to stop.", (), everyday=True)]
-    eos: Annotated[
-        Sequence[int] | None, Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's.")
-    ]
-    stop_token_ids: Annotated[
-        Sequence[int], Option(TOKEN_IDS, TEXT, "Further token ids that end the output; its text excludes them.", ())
-    ]
-    ignore_eos: Annotated[bool, Option(FLAG, TEXT, "Ignore the target's end-of-sequence tokens.", False)]
-    strategy: Annotated[
-        str, Option(text("the name of a strategy"), PEERS, "cosine, or plain for the target alone.", "cosine")
-    ]
-    dtype: Annotated[
-        str | None,
-        Option(
-            text("the name of a data type, such as 'float32'"),
-            PEERS,
-            "Use only verifiers with this data type, for example float32.",
-        ),
-    ]
-    max_drafters: Annotated[
-        int | None, Option(whole(0), PEERS, "Maximum number of drafters; 0 sends the prompt to none.")
-    ]
-    prompt_window_tokens: Annotated[
-        int | None,
-        Option(
-            whole(0),
-            PEERS,
-            "Number of prompt tokens that drafters see, from its end; 0 is all. Default: 256; all in --swarm.",
-        ),
-    ]
-    coordination: Annotated[
-        str,
-        Option(
-            one_of(*COORDINATORS),
-            PEERS,
-            "Who coordinates drafters: client, verifier, or auto (the verifier if it is far away).",
-            COORDINATORS[0],
-        ),
-    ]
-    audit: Annotated[float, Option(SHARE, PEERS, "Share of texts that another verifier audits; 0 is none.", 0.05)]
-    warm_spare: Annotated[
-        bool,
-        Option(FLAG, PEERS, "Keep a second verifier ready to continue a long request; it sees the prompt.", False),
-    ]
-    trust: Annotated[Sequence[str], Option(texts("peer ids"), PEERS, "Use only these peers.", ())]
-    verifier: Annotated[str | None, Option(text("a peer id"), PEERS, "Use only this verifier.")]
-    timeout_s: Annotated[float, Option(SECONDS, RUN, "Timeout of the whole generation in seconds.", 600.0)]
+
+class GenerationOptions(TypedDict, total=False):
+    r"""Options of one generation. A client's options are the defaults of its calls; None means absent.
+
+    Text:
+        max_new_tokens: Maximum number of new tokens. Default: the model's, else 128.
+        temperature: Sampling temperature; 0 is greedy. Default: the model's, else 0.
+        top_p: Cumulative probability of the tokens to sample from; 1 is off. Default: the model's, else 1.
+        top_k: Number of likeliest tokens to sample from; 0 is off. Default: the model's, else 0.
+        min_p: Minimum probability of a token, relative to the likeliest; 0 is off. Default: the model's, else 0.
+        repetition_penalty: Divide the logits of tokens seen before; 1 is off. Default: the model's, else 1.
+        presence_penalty: Lower the logits of tokens in the output; 0 is off.
+        frequency_penalty: Lower the logits of tokens in the output, once for each occurrence; 0 is off.
+        logit_bias: Add these numbers to the logits of tokens.
+        bad_words: Texts not to generate, as the target tokenizes them.
+        min_tokens: Minimum number of new tokens before the text may end.
+        schema: Generate only JSON that this JSON schema allows.
+        regex: Generate a text that this regular expression matches entirely; classes such as \d are ASCII.
+        grammar: Generate a text of this Lark grammar; its first rule is start.
+        logprobs: Return the log-probability of each token and of the likeliest tokens, 0 to 20.
+        prompt_logprobs: Return log-probabilities of the prompt's tokens too, computed without the prefix cache.
+        prediction: Predicted output to draft from, for example code before a change.
+        generation_config: auto: defaults come from the model's generation_config.json; none: they do not.
+        seed: Seed of sampling. The same seed gives the same text. Default: random.
+        stop: Text before which to stop.
+        eos: Token ids that end the output in place of the target's.
+        stop_token_ids: Further token ids that end the output; its text excludes them.
+        ignore_eos: Ignore the target's end-of-sequence tokens.
+    Who serves:
+        strategy: cosine, or plain for the target alone.
+        dtype: Use only verifiers with this data type, for example float32.
+        max_drafters: Maximum number of drafters; 0 sends the prompt to none.
+        prompt_window_tokens: Number of prompt tokens that drafters see, from its end; 0 is all. Default: 256; all
+            in --swarm.
+        coordination: Who coordinates drafters: client, verifier, or auto (the verifier if it is far away).
+        audit: Share of texts that another verifier audits; 0 is none.
+        warm_spare: Keep a second verifier ready to continue a long request; it sees the prompt.
+        trust: Use only these peers.
+        verifier: Use only this verifier.
+    Run:
+        timeout_s: Timeout of the whole generation in seconds.
+    """
+
+    max_new_tokens: Annotated[int | None, Option(whole(1), 128, yields=True, everyday=True)]
+    temperature: Annotated[float | None, _filter("temperature", everyday=True)]
+    top_p: Annotated[float | None, _filter("top_p")]
+    top_k: Annotated[int | None, _filter("top_k")]
+    min_p: Annotated[float | None, _filter("min_p")]
+    repetition_penalty: Annotated[float | None, _filter("repetition_penalty")]
+    presence_penalty: Annotated[float | None, _shaper("presence_penalty")]
+    frequency_penalty: Annotated[float | None, _shaper("frequency_penalty")]
+    logit_bias: Annotated[Mapping[int, float] | None, Option(_BIASES, {})]
+    bad_words: Annotated[Sequence[str], Option(texts("texts"), ())]
+    min_tokens: Annotated[int | None, _shaper("min_tokens")]
+    schema: Annotated[Mapping[str, Any] | str | None, Option(_SCHEMA)]
+    regex: Annotated[str | None, Option(_REGEX)]
+    grammar: Annotated[str | None, Option(text("a Lark grammar"))]
+    logprobs: Annotated[int | None, Option(_LIKELIEST)]
+    prompt_logprobs: Annotated[int | None, Option(_LIKELIEST)]
+    prediction: Annotated[str | Sequence[int] | None, Option(_PREDICTION)]
+    generation_config: Annotated[str, Option(one_of(AUTO, NONE), AUTO)]
+    seed: Annotated[int | None, Option(_of_sampling("seed"), everyday=True)]
+    stop: Annotated[str | Sequence[str], Option(STOP, (), everyday=True)]
+    eos: Annotated[Sequence[int] | None, Option(TOKEN_IDS)]
+    stop_token_ids: Annotated[Sequence[int], Option(TOKEN_IDS, ())]
+    ignore_eos: Annotated[bool, Option(FLAG, False)]
+    strategy: Annotated[str, Option(text("the name of a strategy"), "cosine")]
+    dtype: Annotated[str | None, Option(text("the name of a data type, such as 'float32'"))]
+    max_drafters: Annotated[int | None, Option(whole(0))]
+    prompt_window_tokens: Annotated[int | None, Option(whole(0))]
+    coordination: Annotated[str, Option(one_of(*COORDINATORS), COORDINATORS[0])]
+    audit: Annotated[float, Option(SHARE, 0.05)]
+    warm_spare: Annotated[bool, Option(FLAG, False)]
+    trust: Annotated[Sequence[str], Option(texts("peer ids"), ())]
+    verifier: Annotated[str | None, Option(text("a peer id"))]
+    timeout_s: Annotated[float, Option(SECONDS, 600.0)]
 
 
 class ClientOptions(GenerationOptions, total=False):
-    """Options of a client."""
+    """Options of a client.
 
-    target: Annotated[
-        str | None,
-        Option(
-            text("the name of a target"),
-            PEERS,
-            "Target model. As its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder. "
-            "Default: the only one that the network serves.",
-            everyday=True,
-        ),
-    ]
-    draft_from: Annotated[
-        Sequence[str],
-        Option(
-            texts("folders"),
-            TEXT,
-            "Folder of your own text files to draft from; only drafts leave this machine.",
-            (),
-        ),
-    ]
-    past_replies: Annotated[
-        str | None,
-        Option(
-            one_of(KEEP, FORGET),
-            TEXT,
-            "keep: keep replies on this machine and draft from them; forget: delete those that were kept.",
-        ),
-    ]
-    network: Annotated[str, Option(text("the name of a network"), NETWORK, "Name of the network.", DEFAULT_NETWORK)]
-    swarm: Annotated[
-        str | PathLike[str] | None,
-        Option(
-            _path("a swarm file"),
-            NETWORK,
-            "Swarm file of a private swarm, with this peer's certificate; takes the place of --network.",
-        ),
-    ]
-    identity: Annotated[
-        str | PathLike[str] | None, Option(_path("a key file"), NETWORK, "Key file; created if it does not exist.")
-    ]
-    deny: Annotated[
-        Sequence[str],
-        Option(
-            texts("peer ids or files of them"),
-            NETWORK,
-            "Do not talk to this peer, or to those in this file, one peer id a line.",
-            (),
-        ),
-    ]
-    lan: Annotated[
-        bool | None, Option(FLAG, NETWORK, "Without initial peers, find nodes in the local network. Default: yes.")
-    ]
-    transport: Annotated[
-        str | None,
-        Option(
-            text("'full' or 'light'"),
-            NETWORK,
-            "full (hivemind) or light (py-libp2p); COSINE_TRANSPORT decides, else full where it is installed.",
-        ),
-    ]
-    listen: Annotated[
-        bool,
-        Option(
-            FLAG,
-            NETWORK,
-            "Listen on ports of this machine, for direct ways to nodes behind routers; for a client that stays.",
-            False,
-        ),
-    ]
-    observer: Annotated[
-        Observer | None,
-        Option(
-            with_methods("observe", "observe_abandoned"),
-            RUN,
-            "Is told of every generation.",
-        ),
-    ]
+    Text:
+        draft_from: Folder of your own text files to draft from; only drafts leave this machine.
+        past_replies: keep: keep replies on this machine and draft from them; forget: delete those that were kept.
+    Who serves:
+        target: Target model. As its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder.
+            Default: the only one that the network serves.
+    Network:
+        network: Name of the network.
+        swarm: Swarm file of a private swarm, with this peer's certificate; takes the place of --network.
+        identity: Key file; created if it does not exist.
+        deny: Do not talk to this peer, or to those in this file, one peer id a line.
+        lan: Without initial peers, find nodes in the local network. Default: yes.
+        transport: full (hivemind) or light (py-libp2p); COSINE_TRANSPORT decides, else full where it is installed.
+        listen: Listen on ports of this machine, for direct ways to nodes behind routers; for a client that stays.
+    Run:
+        observer: Is told of every generation.
+    """
+
+    target: Annotated[str | None, Option(text("the name of a target"), everyday=True)]
+    draft_from: Annotated[Sequence[str], Option(texts("folders"), ())]
+    past_replies: Annotated[str | None, Option(one_of(KEEP, FORGET))]
+    network: Annotated[str, Option(text("the name of a network"), DEFAULT_NETWORK)]
+    swarm: Annotated[str | PathLike[str] | None, Option(_path("a swarm file"))]
+    identity: Annotated[str | PathLike[str] | None, Option(_path("a key file"))]
+    deny: Annotated[Sequence[str], Option(texts("peer ids or files of them"), ())]
+    lan: Annotated[bool | None, Option(FLAG)]
+    transport: Annotated[str | None, Option(text("'full' or 'light'"))]
+    listen: Annotated[bool, Option(FLAG, False)]
+    observer: Annotated[Observer | None, Option(_OBSERVER)]
 
 
-OPTIONS: Final[Mapping[str, Option]] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(ClientOptions, include_extras=True).items()
-}
+def _documented(kind: type) -> Iterator[tuple[str, Purpose, str]]:
+    """Yield the name, purpose and help of each option in the docstring of a TypedDict."""
+    for title, options in re.findall(r"^(\w[\w ]*):\n((?:    .*\n?)+)", inspect.getdoc(kind) or "", re.MULTILINE):
+        for name, told in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", options, re.MULTILINE):
+            yield name, Purpose(title), re.sub(r"\s+", " ", told)
+
+
+def _declared() -> Mapping[str, Option]:
+    hints = get_type_hints(ClientOptions, include_extras=True)
+    documented = {name: rest for kind in (GenerationOptions, ClientOptions) for name, *rest in _documented(kind)}
+    found = {}
+    for name, hint in hints.items():
+        purpose, told = documented.get(name, (Purpose.RUN, ""))  # Docstrings are missing with `python -OO`.
+        found[name] = replace(hint.__metadata__[0], purpose=purpose, help=told)
+    return found
+
+
+OPTIONS: Final = _declared()
 """The declaration of every option, by name."""
 TEXT_DEFAULTS: Final = cast(
     GenerationOptions, {name: option.default for name, option in OPTIONS.items() if option.yields}
@@ -480,13 +348,7 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 
 
 SEED_BYTES: Final = 8  # The width of a seed.
-DRAWN_SEED_BITS: Final = 53  # JSON is often read as float64, which is exact up to that size.
 _MARK: Final = b"cosine/choice/1"  # Domain separation.
-
-
-def draw_seed() -> int:
-    """Return a random seed for a request without one."""
-    return secrets.randbits(DRAWN_SEED_BITS)
 
 
 def choice_seed(seed: int, index: int) -> int:

@@ -1,4 +1,4 @@
-"""The origins of a text: the number of tokens by source."""
+"""The origins of a text: the number of tokens by source. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -111,12 +111,13 @@ class Auditing:
         self._links: Links | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._convicted = file.convicted() if file is not None else frozenset()
+        if file is not None:
+            standings.convict(file.convicted())
 
     @property
     def convicted(self) -> frozenset[str]:
         """The verifiers that were found to be wrong: asked last, and not believed."""
-        return self._convicted | self.standings.rejected(asyncio.get_running_loop().time())
+        return self.standings.rejected(asyncio.get_running_loop().time())
 
     def join(self, transport: Transport) -> None:
         self._transport = transport
@@ -348,7 +349,7 @@ class FailoverCheck:
         verdict = await self._auditing.judge(judge, claim)
         if verdict is None or not accuses(verdict, request):
             return
-        others = [peer_id for peer_id in self._session.job.verifiers if peer_id not in (author, judge)]
+        others = [peer_id for peer_id in self._session.verifiers if peer_id not in (author, judge)]
         # The second opinion comes from the first of two that answers and is independent of the judge. The text ends
         # in either case, so further opinions would only show which verifier to avoid.
         for other in others[:2]:

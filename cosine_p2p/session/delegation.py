@@ -1,10 +1,12 @@
 """The coordination of one request from the client's side: the coordinator, and proofs of authorship. Pure."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
-from cosine_p2p.session.drafts import Claim, Drafts, SignedDraft, claims_of, without
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.drafts import Drafts, SignedDraft, SignedNode, is_drafter
+from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.trust.mandates import Coordination, Mandates
@@ -13,7 +15,7 @@ from cosine_protocol.draft import MANDATES, MAX_MANDATE_S, WINDOWS, Draft, Fragm
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.fields import decode_body
 from cosine_protocol.identity import check_signature, sign
-from cosine_protocol.verify import Commit, Credit, Delegate
+from cosine_protocol.verify import Credit, Delegate
 
 # With a mandate drafts need not pass through the client, but the verifier spends time on decisions. At T 0.8 it
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26).
@@ -42,12 +44,13 @@ def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
 class Delegation:
     """Decides who coordinates a job's drafters, and checks a delegate. `taken_back` is the reason to end it."""
 
-    def __init__(self, job: Job, d_0: bytes, drafts: Drafts) -> None:
+    def __init__(self, job: Job, shared: Shared, d_0: bytes, drafts: Drafts) -> None:
         self._job = job
+        self._shared = shared
         self._d_0 = d_0
         self._drafts = drafts
         self._peer_ids = tuple(record.peer_id for record in job.drafters)
-        is_open = bool(job.drafters) and may_delegate(job.mandates, job.strategy, job.coordination)
+        is_open = bool(job.drafters) and may_delegate(shared.mandates, job.strategy, job.coordination)
         self.coordinator = Coordinator.UNDECIDED if is_open else Coordinator.CLIENT
         self.delegate = ""
         self.why = ""
@@ -57,16 +60,23 @@ class Delegation:
         self._tokens = 0
         self._proven_tokens = 0
 
-    def offer(self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float) -> Delegate | None:
+    def offer(
+        self,
+        upstream: Upstream,
+        announced: AnnouncedVerifier,
+        *,
+        drafters_may_pay: bool,
+        now_s: float,
+        left_s: float,
+    ) -> Delegate | None:
         """Decide at a verifier, or wait for `Opened`; returns the mandate if the verifier shall coordinate."""
-        mandates, link = self._job.mandates, upstream.link
+        mandates, link, stages = self._shared.mandates, upstream.link, announced.stages
         if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
             return None
         is_forced = self._job.coordination is Coordination.VERIFIER
         if not upstream.is_opened and (link.features is None or not (link.rtt_s or is_forced)):
             return None
-        pass_s = upstream.watch.announced_pass_s or self._job.verifiers[link.peer_id]
-        stages = self._job.stages.get(link.peer_id, 0)
+        pass_s = upstream.watch.announced_pass_s or announced.pass_s
         over = f" over {stages} stages" if stages else ""
         delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms{over}"
         if MANDATES not in (link.features or ()):
@@ -107,39 +117,39 @@ class Delegation:
     def note_report(self, author: int, rtt_s: float, *, now_s: float) -> None:
         """Note a delegate's report of a drafter (0: unknown) and its distance."""
         self._silent_since_s = None
-        if self._job.distances is not None and 0 < author <= len(self._peer_ids):
-            self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
+        if 0 < author <= len(self._peer_ids):
+            self._shared.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
-    def note_credit(self, credit: Credit) -> Draft:
+    def note_credit(self, credit: Credit) -> None:
         """Store a fragment from a delegate, to be checked when needed. Raises `RemoteProtocolError`."""
         if not self.was_delegated or credit.author > len(self._peer_ids):
             raise RemoteProtocolError("a credit for an author that was not named")
-        draft = decode_body(Draft, credit.body)
-        self._drafts.add(SignedDraft(credit.author, Fragment(credit.body, credit.signature), draft))
-        return draft
+        signed = SignedDraft(Fragment(credit.body, credit.signature))
+        self._drafts.add(credit.author, signed, decode_body(Draft, credit.body))
 
-    def checked_authors(self, commit: Commit, before: bytes, *, now_s: float) -> bytes:
-        """Return a commit's authors after the prefix `before`, without those that no signature proves."""
+    def checked_authors(self, authors: bytes, nodes: Sequence[SignedNode | None], *, now_s: float) -> bytes:
+        """Return a commit's authors, without those that no signature proves. `nodes` are those of its tokens."""
         if not self.was_delegated:
-            return commit.authors
-        claims = list(claims_of(commit.tokens, commit.authors, before))
-        false = [claim for claim in claims if not self._is_shown(claim)]
-        self._tokens += len(commit.tokens)
-        self._proven_tokens += len(claims) - len(false)
-        if false and self.coordinator is Coordinator.VERIFIER:
+            return authors
+        proven = bytes(
+            author if not is_drafter(author) or self._is_signed(author, node) else 0
+            for author, node in zip(authors, nodes, strict=True)
+        )
+        self._tokens += len(authors)
+        self._proven_tokens += sum(map(is_drafter, proven))
+        if proven != authors and self.coordinator is Coordinator.VERIFIER:
             self._blame("it credited drafters without showing what they signed", now_s)
-        return without(commit.authors, false)
+        return proven
 
-    def _is_shown(self, claim: Claim) -> bool:
-        signed = self._drafts.find(claim)
-        if signed is not None and not signed.is_checked:
-            author = self._peer_ids[claim.author - 1]
-            try:
-                check_signature(Draft, signed.fragment, author=author, digest=self._d_0)
-            except BadSignature:
-                return False
-            signed.is_checked = True
-        return signed is not None
+    def _is_signed(self, author: int, node: SignedNode | None) -> bool:
+        if node is None:
+            return False
+        signed, drafter = node.signed, self._peer_ids[author - 1]
+        if not signed.is_checked:
+            with suppress(BadSignature):
+                check_signature(Draft, signed.fragment, author=drafter, digest=self._d_0)
+                signed.is_checked = True
+        return signed.is_checked
 
     def check_silence(self, now_s: float) -> None:
         since_s = self._silent_since_s
@@ -149,8 +159,8 @@ class Delegation:
 
     def _blame(self, reason: str, now_s: float) -> None:
         self.taken_back = reason
-        if self._job.mandates is not None:
-            self._job.mandates.failures.note_failed(self.delegate, now_s=now_s)
+        if self._shared.mandates is not None:
+            self._shared.mandates.failures.note_failed(self.delegate, now_s=now_s)
 
     def take_back(self, reason: str) -> None:
         self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here from now on: {reason}"
@@ -161,6 +171,6 @@ class Delegation:
             self.coordinator = Coordinator.UNDECIDED
 
     def end(self, now_s: float) -> None:
-        mandates = self._job.mandates
+        mandates = self._shared.mandates
         if self.coordinator is Coordinator.VERIFIER and mandates is not None:
             mandates.note_use(self.delegate, tokens=self._tokens, drafted=self._proven_tokens, now_s=now_s)

@@ -1,136 +1,38 @@
-"""The drafters of one session: their state, the tokens sent to each, and the fragments received."""
+"""The drafters of one session: the tokens sent to each, and the fragments received."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from cosine_p2p.request.offload import Offload
-from cosine_p2p.request.results import DrafterReport
+from cosine_p2p.session.counts import DrafterLedger
 from cosine_p2p.session.delegation import SILENCE_S
 from cosine_p2p.session.drafts import Drafts, SignedDraft
-from cosine_p2p.session.job import Job, KnownDrafter
+from cosine_p2p.session.job import Job, Shared
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
-from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
+from cosine_p2p.transport.link import Delivery, PeerLink, check_knows
 from cosine_p2p.transport.patience import end_all
-from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.codec import Message
 from cosine_protocol.draft import (
-    BASE,
     DRAFT,
     MAX_COMMIT_TOKENS,
     WINDOWS,
     Advance,
     Draft,
     Fragment,
-    NodeBlock,
     Release,
     ReleaseReason,
     Start,
     Started,
 )
 from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
-from cosine_protocol.fields import MAX_NEW_TOKENS
 from cosine_protocol.identity import check_signature
 from cosine_protocol.stream import Final as FinalMessage
 
 START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than the timeout of links.
 MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory per drafter; far more than arrive during one check.
-
-
-class DrafterLedger:
-    """Counts of a request's drafters by author number, from 1. `offered` counts committed tokens with a draft."""
-
-    def __init__(self, records: Sequence[KnownDrafter]) -> None:
-        self._records = tuple(records)
-        self._numbers = {record.peer_id: number for number, record in enumerate(self._records, 1)}
-        self._drafted: Counter[int] = Counter()
-        self._accepted: Counter[int] = Counter()
-        self._rtt_s: dict[int, float] = {}
-        self._position = 0
-        self._offered_positions: set[int] = set()
-        self.offered = 0
-
-    @property
-    def peer_ids(self) -> tuple[str, ...]:
-        return tuple(record.peer_id for record in self._records)
-
-    @property
-    def authors(self) -> range:
-        return range(1, len(self._records) + 1)
-
-    @property
-    def drafted(self) -> int:
-        return self._drafted.total()
-
-    def author_of(self, peer_id: str) -> int:
-        """The author number of a peer, 0 for none."""
-        return self._numbers.get(peer_id, 0)
-
-    def domain_of(self, author: int) -> str:
-        """Return the domains that a drafter announces, else its model."""
-        record = self._records[author - 1]
-        return ",".join(record.expertise) or record.model
-
-    def accepted(self, author: int) -> int:
-        return self._accepted[author]
-
-    def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
-        """Count nodes that extend an output of `position` tokens."""
-        self._drafted[author] += len(nodes)
-        self.note_offered(nodes, position)
-
-    def note_offered(self, nodes: NodeBlock, position: int) -> None:
-        """Note the positions of nodes below an output of `position` tokens."""
-        depths: list[int] = []
-        for node in nodes:
-            depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
-        deepest = max(depths, default=-1)
-        self._offered_positions.update(range(position, min(position + deepest + 1, MAX_NEW_TOKENS)))
-
-    def note_rtt(self, author: int, rtt_s: float) -> None:
-        self._rtt_s[author] = rtt_s
-
-    def note_told(self, author: int, nodes: int, rtt_s: float) -> None:
-        """Note a delegate's report of a drafter's nodes and distance."""
-        self._drafted[author] = max(self._drafted[author], nodes)
-        self.note_rtt(author, rtt_s)
-
-    def note_told_offered(self, tokens: int) -> None:
-        """Note a delegate's report of `offered`."""
-        self.offered = max(self.offered, min(tokens, self._position))
-
-    def offered_before(self, position: int) -> int:
-        """Return `offered` as it will be once all tokens before this position are credited."""
-        return self.offered + sum(self._position <= offered < position for offered in self._offered_positions)
-
-    def told(self, author: int) -> tuple[int, float]:
-        """Return the number of nodes from a drafter and its round-trip time in seconds, 0 if unknown."""
-        return self._drafted[author], self._rtt_s.get(author, 0.0)
-
-    def credit(self, authors: Iterable[int]) -> None:
-        """Count the next committed tokens for their authors."""
-        for author in authors:
-            self.offered += self._position in self._offered_positions
-            self._offered_positions.discard(self._position)
-            self._position += 1
-            if author in self.authors:
-                self._accepted[author] += 1
-
-    def reports(self) -> tuple[DrafterReport, ...]:
-        return tuple(
-            DrafterReport(
-                record.peer_id,
-                self.domain_of(author),
-                self._drafted[author],
-                self._accepted[author],
-                round(1e3 * self._rtt_s.get(author, 0.0), 2),
-            )
-            for author, record in enumerate(self._records, 1)
-            if self._drafted[author]
-        )
 
 
 @dataclass(slots=True)
@@ -154,31 +56,30 @@ class Drafters:
         ledger: DrafterLedger,
         *,
         job: Job,
-        d_0: bytes,
-        links: PeerLinks,
-        output: Sequence[int],
-        offload: Offload,
-        deliver: Callable[[Delivery | FragmentReceived], None],
-        failures: PeerFailures,
+        shared: Shared,
+        number: int,
         drafts: Drafts,
+        d_0: bytes,
+        output: Sequence[int],
+        deliver: Callable[[Delivery | FragmentReceived], None],
     ) -> None:
         self._ledger = ledger
         self._job = job
-        self._d_0 = d_0
-        self._links = links
-        self._output = output
-        self._offload = offload
-        self._deliver = deliver
-        self._failures = failures
+        self._shared = shared
+        self._number = number
         self._drafts = drafts
+        self._d_0 = d_0
+        self._output = output
+        self._deliver = deliver
         self._wanted: set[int] = set()
         self._dials: set[asyncio.Task[None]] = set()
+        self._checking: asyncio.Task[None] | None = None
         self._followers: dict[int, _Follower] = {}
         self._unchecked: dict[str, deque[Delivery]] = {}
         self._has_unchecked = asyncio.Event()
         self._refused: set[str] = set()
 
-    async def check_fragments(self) -> None:
+    async def _check_fragments(self) -> None:
         """Check signatures in a thread, in turns by drafter; a false signature ends its drafter."""
         while True:
             while not self._unchecked:
@@ -194,19 +95,21 @@ class Drafters:
                 continue
             check = partial(check_signature, Draft, fragment, author=peer_id, digest=self._d_0)
             try:
-                await self._offload(check)
+                await self._shared.offload(check)
             except BadSignature as error:
                 self._refused.add(peer_id)
                 self._unchecked.pop(peer_id, None)
                 self._deliver(Delivery(peer_id, DRAFT, None, lost=str(error)))
                 continue
             author = self._ledger.author_of(peer_id)
-            self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
-            self._ledger.note_drafted(author, draft.nodes, draft.position)
-            self._deliver(FragmentReceived(author, draft))
+            digests = self._drafts.add(author, SignedDraft(fragment, is_checked=True), draft)
+            self._ledger.note_drafted(author, len(draft.nodes))
+            self._deliver(FragmentReceived(author, draft, digests))
 
     def follow(self, *authors: int) -> None:
         """Ask drafters to follow the output."""
+        if self._checking is None:
+            self._checking = asyncio.ensure_future(self._check_fragments())
         for author in authors:
             self._wanted.add(author)
             dial = asyncio.ensure_future(self._dial(author))
@@ -217,21 +120,21 @@ class Drafters:
         peer_id = self._ledger.peer_ids[author - 1]
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                link = await self._links.get(peer_id, DRAFT)
+                link = await self._shared.links.get(peer_id, DRAFT)
                 if self._job.prompt_window_tokens and WINDOWS not in await link.named_features():
                     raise PeerLost(peer_id, "it drafts after whole prompts only")
                 await check_knows(link, self._job.request)
         except (PeerLost, TimeoutError) as error:
             if not isinstance(error, OlderPeer):
-                self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
+                self._shared.failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
             return
         if author in self._wanted and author not in self._followers:
-            link.subscribe(self._job.number, self._on_message)
+            link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
             job = self._job
             d_0 = None if job.prompt_window_tokens is None else self._d_0
-            link.post(Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0))
+            link.post(Start(self._number, job.shown_request, tuple(self._output), job.mandate, d_0))
 
     def _on_message(self, delivery: Delivery) -> None:
         peer_id = delivery.peer_id
@@ -265,7 +168,7 @@ class Drafters:
         while follower is not None and follower.known_tokens < position:
             end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
             tokens = tuple(self._output[follower.known_tokens : end])
-            if not follower.link.post(Advance(self._job.number, follower.known_tokens, tokens)):
+            if not follower.link.post(Advance(self._number, follower.known_tokens, tokens)):
                 return
             follower.known_tokens = end
 
@@ -278,13 +181,13 @@ class Drafters:
         self._wanted.discard(author)
         text_tokens = len(self._output)
         accepted = min(self._ledger.accepted(author), text_tokens)
-        self.post(author, Release(self._job.number, accepted, text_tokens, reason))
+        self.post(author, Release(self._number, accepted, text_tokens, reason))
         self._followers.pop(author, None)
 
     async def close(self) -> None:
         for author in list(self._followers):
             self.release(author)
         for peer_id in self._ledger.peer_ids:
-            if link := self._links.alive(peer_id, DRAFT):
-                link.unsubscribe(self._job.number)
-        await end_all(self._dials)
+            if link := self._shared.links.alive(peer_id, DRAFT):
+                link.unsubscribe(self._number)
+        await end_all([*self._dials, *([self._checking] if self._checking is not None else [])])

@@ -1,12 +1,18 @@
-"""The drafts of one request that may still be accepted: authors, confidences, and signatures. Pure."""
+"""One index of the drafts of a request: who drafted a node, with what confidence, signed where. Pure.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+A block is hashed once, when it is added. When a commit reaches a node, it is found by its author and by the digest
+of the prefix that it completes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.strategy.tree import digests_of
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.draft import BASE, MAX_WINDOW_NODES, Draft, Fragment
+from cosine_protocol.fields import MAX_NEW_TOKENS
 from cosine_protocol.stream import MAX_AUTHORS
 
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory per author: twice the nodes in flight.
@@ -14,88 +20,69 @@ MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory per author: twice 
 
 @dataclass(slots=True, eq=False)
 class SignedDraft:
-    """A fragment of an author. `is_checked`: its signature is valid. `is_told`: the client has it."""
+    """A fragment. `is_checked`: its signature is valid. `is_told`: the client of a delegate has it."""
 
-    author: int
     fragment: Fragment
-    draft: Draft
     is_checked: bool = False
     is_told: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A statement that the token `index` of a commit, which completes the prefix `digest`, is an author's."""
+class SignedNode(NamedTuple):
+    """A node of a fragment."""
 
-    index: int
-    author: int
-    digest: bytes
-
-
-def claims_of(tokens: Sequence[int], authors: bytes, before: bytes) -> Iterator[Claim]:
-    """Yield a commit's claims about drafters; its tokens follow the prefix `before`."""
-    digest = before
-    for index, (token, author) in enumerate(zip(tokens, authors, strict=True)):
-        digest = extend_digest(digest, token)
-        if 0 < author <= MAX_AUTHORS:
-            yield Claim(index, author, digest)
-
-
-def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
-    """Return author bytes in which the tokens of these claims are the verifier's own."""
-    left = bytearray(authors)
-    for claim in claims:
-        left[claim.index] = 0
-    return bytes(left)
-
-
-class _Node(NamedTuple):
-    position: int
     confidence: float
     signed: SignedDraft
 
 
-@dataclass(slots=True)
 class Drafts:
-    """Nodes by author and by the digest of the prefix that they complete; an author's oldest are dropped first."""
+    """The drafts below and beyond a committed prefix of this `digest` and `position`."""
 
-    _nodes: dict[int, Remembered[bytes, _Node]] = field(default_factory=dict)
+    def __init__(self, digest: bytes, position: int = 0) -> None:
+        self._digest = digest
+        self._position = position
+        self._nodes: dict[int, Remembered[bytes, SignedNode]] = {}
+        self._drafted_positions: set[int] = set()
+        self.offered = 0
+        """Number of committed tokens for whose position there was a draft."""
 
-    def add(self, signed: SignedDraft) -> None:
-        """Add a fragment; it replaces the confidence of nodes that were sent before."""
-        draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
-        digests: list[bytes] = []
+    def add(self, author: int, signed: SignedDraft, draft: Draft) -> tuple[bytes, ...]:
+        """Add a fragment, and return the digests of its nodes.
+
+        It replaces the confidence of nodes that the author has sent before, but no signature that is checked or
+        that the client has. An author's oldest nodes are dropped first.
+        """
+        own = self._nodes.setdefault(author, Remembered(MAX_KEPT_NODES))
+        digests = digests_of(draft.base, draft.nodes)
         positions: list[int] = []
-        for node in draft.nodes:
-            parent, position = draft.base, draft.position
-            if node.parent != BASE:
-                parent, position = digests[node.parent], positions[node.parent] + 1
-            digests.append(extend_digest(parent, node.token))
-            positions.append(position)
-            known = own.get(digests[-1])
-            # A fragment that is checked, or that the client has, is not replaced.
+        for node, digest in zip(draft.nodes, digests, strict=True):
+            positions.append(draft.position if node.parent == BASE else positions[node.parent] + 1)
+            known = own.get(digest)
             keeps = known is not None and (known.signed.is_checked or known.signed.is_told)
-            shown = known.signed if keeps and known is not None else signed
-            own.note(digests[-1], _Node(position, node.confidence, shown))
+            own.note(digest, SignedNode(node.confidence, known.signed if known and keeps else signed))
+        self._drafted_positions.update(at for at in positions if self._position <= at < MAX_NEW_TOKENS)
+        return digests
 
-    def find(self, claim: Claim) -> SignedDraft | None:
-        node = self._node(claim)
-        return None if node is None else node.signed
+    def commit(self, position: int, tokens: Sequence[int], authors: bytes) -> list[SignedNode | None]:
+        """Advance to these tokens, and return the node of each one's author; None if the author has sent none.
 
-    def confidences(self, tokens: Sequence[int], authors: bytes, before: bytes) -> tuple[float | None, ...]:
-        """Return the author's confidence of each committed token, None if unknown."""
-        found: list[float | None] = [None] * len(tokens)
-        for claim in claims_of(tokens, authors, before):
-            node = self._node(claim)
-            found[claim.index] = None if node is None else node.confidence
-        return tuple(found)
+        Tokens that were committed before have no node.
+        """
+        found: list[SignedNode | None] = []
+        known = self._position - position
+        for token, author in zip(tokens[known:], authors[known:], strict=True):
+            self._digest = extend_digest(self._digest, token)
+            own = self._nodes.get(author)
+            found.append(None if own is None else own.get(self._digest))
+            self.offered += self._position in self._drafted_positions
+            self._drafted_positions.discard(self._position)
+            self._position += 1
+        return [*(None for _ in tokens[:known]), *found]
 
-    def forget_before(self, position: int) -> None:
-        for own in self._nodes.values():
-            for digest, node in own.items():
-                if node.position < position:
-                    own.pop(digest)
+    def note_told_offered(self, tokens: int) -> None:
+        """Note a delegate's report of `offered`."""
+        self.offered = max(self.offered, min(tokens, self._position))
 
-    def _node(self, claim: Claim) -> _Node | None:
-        own = self._nodes.get(claim.author)
-        return None if own is None else own.get(claim.digest)
+
+def is_drafter(author: int) -> bool:
+    """Return whether an author byte names a drafter of the request."""
+    return 0 < author <= MAX_AUTHORS

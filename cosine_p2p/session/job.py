@@ -1,20 +1,27 @@
-"""The input of a session: one request, and the peers that may serve it."""
+"""The input of a session: a request and its peers as a value, and what the sessions of one client share. Pure."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Protocol
 
 from cosine_p2p.directory.distances import Distances
-from cosine_p2p.own_texts.drafts import OwnDrafts
+from cosine_p2p.request.offload import Offload
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.transport.link import PeerLinks
 from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.draft import Mandate
 from cosine_protocol.identity import Signed
+from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import NONCE_BYTES, Request
 
 
 class KnownDrafter(Protocol):
+    """A drafter by its record, or by its name in a mandate."""
+
     @property
     def peer_id(self) -> str: ...
 
@@ -25,63 +32,47 @@ class KnownDrafter(Protocol):
     def model(self) -> str: ...
 
 
-class OtherVerifiers:
-    """Further verifiers for a request, by peer id with announced seconds per pass. This class has none."""
+@dataclass(frozen=True, slots=True)
+class AnnouncedVerifier:
+    """The facts in a verifier's record: seconds per pass, stages, and the cost of a pass over four tokens."""
 
-    other_numerics: Collection[str] = ()
-    """Those of verifiers that cannot continue the text."""
+    pass_s: float
+    stages: int = 0
+    four_tokens_permille: int | None = None
 
-    @property
-    def has_other_form(self) -> bool:
-        """True if, until the first commit, other verifiers could serve the request in another form."""
-        return False
-
-    async def present(self) -> Mapping[str, float]:
-        """Return those of a look-up in progress, if any."""
-        return {}
-
-    async def found_again(self) -> Mapping[str, float]:
-        """Return those of a new look-up, best first."""
-        return {}
+    @classmethod
+    def by_peer(cls, records: Sequence[NodeRecord]) -> dict[str, "AnnouncedVerifier"]:
+        return {
+            record.peer_id: cls(record.pass_us / 1e6, len(record.stages or ()), record.four_tokens_permille)
+            for record in records
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The input of a session: the request, its verifiers in order of preference, and its drafters.
+    """The request of one session, its peers, and the rules for them."""
 
-    By peer id, `verifiers` has announced seconds per pass, `four_tokens_permille` the announced cost of a pass over
-    four tokens, and `stages` the number of stages. `trials` has measurements of drafter counts. `more_numbers` are
-    for verifiers that are asked again, which may not have ended the first request yet. Only requests of the same
-    `cache_scope` share cached prefixes.
-
-    `committed` is the output so far. `mandates` signs mandates as `coordination` allows; `mandate` is the one by
-    which a verifier runs this session. `distances` records those of drafters to a coordinating verifier. Drafters
-    see the last `prompt_window_tokens` tokens of the prompt, with None all of it. Verifiers draft from
-    `prediction`, the output that the user expects, and the client by `own_texts` of what the request holds. After a
-    verifier was lost and none is left, `others` are looked for again for `patience_s`.
-    """
-
-    number: int
-    deadline_s: float
     request: Request
     strategy: StrategyKind
-    verifiers: dict[str, float]
+    verifiers: Mapping[str, AnnouncedVerifier]
+    """In order of preference, by peer id."""
     drafters: Sequence[KnownDrafter]
-    four_tokens_permille: Mapping[str, int | None] = field(default_factory=dict)
-    stages: Mapping[str, int] = field(default_factory=dict)
-    trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
-    cache_scope: bytes | None = None
-    more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))
+    """In the order of their author numbers, which begin at 1."""
+    deadline_s: float
+    """The time of the event loop's clock at which the session fails."""
+    patience_s: float = 0.0
+    """Maximum time to look for another verifier after one was lost and none is left."""
     committed: tuple[int, ...] = ()
-    mandates: Mandates | None = None
+    """The output so far."""
+    prediction: tuple[int, ...] | None = None
+    """The output that the user expects; verifiers draft from it."""
+    cache_scope: bytes | None = None
+    """Only requests with the same value share cached prefixes."""
     coordination: Coordination = Coordination.CLIENT
     mandate: Signed[Mandate] | None = None
-    distances: Distances | None = None
+    """The mandate by which a verifier runs this session."""
     prompt_window_tokens: int | None = None
-    prediction: tuple[int, ...] | None = None
-    own_texts: Callable[[Sequence[int]], OwnDrafts] | None = None
-    others: OtherVerifiers = field(default_factory=OtherVerifiers)
-    patience_s: float = 0.0
+    """Number of tokens that drafters see, from the end of the prompt; None for all."""
 
     @property
     def shown_request(self) -> Request:
@@ -91,3 +82,42 @@ class Job:
         # Without the nonce, so that guesses of the rest cannot be checked against the digest.
         shown = self.request.prompt[-self.prompt_window_tokens :]
         return replace(self.request, prompt=shown, nonce=bytes(NONCE_BYTES))
+
+
+class OtherVerifiers:
+    """Further verifiers that a session may ask for. This class has none."""
+
+    other_numerics: Collection[str] = ()
+    """Numerics of verifiers that serve the target but cannot continue the text."""
+
+    @property
+    def has_other_form(self) -> bool:
+        """True if, until the first commit, other verifiers could serve the request in another form."""
+        return False
+
+    async def present(self) -> Mapping[str, AnnouncedVerifier]:
+        """Return the verifiers of a look-up in progress, if there is one."""
+        return {}
+
+    async def found_again(self) -> Mapping[str, AnnouncedVerifier]:
+        """Return the verifiers of a new look-up, best first."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the sessions of one client share: links, threads, and measurements of peers."""
+
+    links: PeerLinks
+    offload: Offload
+    """Runs checks of signatures."""
+    failures: PeerFailures = field(default_factory=PeerFailures)
+    speeds: PeerSpeeds = field(default_factory=PeerSpeeds)
+    standings: Standings = field(default_factory=Standings)
+    trials: Mapping[str, SpeedTrials] = field(default_factory=dict)
+    """Measurements of drafter counts, by the name of the strategy."""
+    distances: Distances = field(default_factory=lambda: Distances(lambda: 0.5))
+    mandates: Mandates | None = None
+    """Signs mandates; None for a client without a key."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """The numbers of requests on links."""

@@ -1,26 +1,27 @@
-"""The look-up of verifiers and drafters for one request, and the choice among them."""
+"""The look-up of peers for one request, the choice among them, and further verifiers for a session."""
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.directory.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.request.options import ClientOptions
-from cosine_p2p.session.auditing import Auditing, Judge
+from cosine_p2p.session.auditing import Judge
 from cosine_p2p.session.delegation import may_delegate
+from cosine_p2p.session.job import AnnouncedVerifier, OtherVerifiers, Shared
+from cosine_p2p.session.plan import Ask, RequestForm, forms_of
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.text.target import Target, settled_digest
-from cosine_p2p.transport.link import PeerLinks
-from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_p2p.trust.peer_memory import PeerSpeeds
-from cosine_protocol.errors import ClockOff, GenerationFailed, PeerLost
+from cosine_p2p.transport.patience import end_all
+from cosine_p2p.trust.mandates import Coordination
+from cosine_protocol.errors import ClockOff, CosineError, GenerationFailed, PeerLost
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_protocol.request import Request
 from cosine_protocol.verify import VERIFY
 
 WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads; a sample of this size is enough to choose from.
@@ -50,24 +51,22 @@ class PeerSearch:
     """Finds a target's peers for a request with some options. Times are from the event loop's clock."""
 
     finds: RecentFinds
-    links: PeerLinks
+    shared: Shared
     choose_digest: Callable[[str, Mapping[bytes, int]], bytes]
-    mandates: Mandates | None
-    speeds: PeerSpeeds
-    distances: Distances
-    auditing: Auditing
     target: Target
     strategy: StrategyKind
     options: ClientOptions
     chance: Chance
 
-    async def find(self, *, is_anew: bool = False, takes_recalled: bool = False) -> Candidates:
+    async def find(
+        self, *, is_anew: bool = False, takes_recalled: bool = False, patience_s: float = 0.0
+    ) -> Candidates:
         """Return suitable verifiers, best first, at least one.
 
         With `takes_recalled` those of an earlier run are used, if any is suitable and the digest is known. Raises
-        `GenerationFailed`, `UsageError`, and as `Directory.find`.
+        `GenerationFailed`, `UsageError`, and as `RecentFinds.find`.
         """
-        look = self.finds.find_anew if is_anew else self.finds.find_some
+        look = self.finds.find_anew if is_anew else partial(self.finds.find_some, patience_s=patience_s)
         find = partial(look, Role.VERIFIER, self.target.name, wanted=self._wanted)
         found = await find()
         if self.finds.is_recalled(Role.VERIFIER, self.target.name, wanted=self._wanted):
@@ -76,7 +75,7 @@ class PeerSearch:
             recalled = self._ranked(known, are_recalled=True)
             if takes_recalled and recalled.records:
                 return recalled
-            await self._renewed()
+            await self._renew()
             found = await find()
         if found:
             digest = self.target.digest or self.choose_digest(
@@ -97,10 +96,10 @@ class PeerSearch:
 
     async def find_present(self) -> Candidates:
         """Return those of the look-up that has begun with the use of an earlier run's. Raises as `find`."""
-        await self._renewed()
+        await self._renew()
         return await self.find()
 
-    async def _renewed(self) -> None:
+    async def _renew(self) -> None:
         await self.finds.look_again(Role.VERIFIER, self.target.name, wanted=self._wanted)
 
     @property
@@ -112,18 +111,18 @@ class PeerSearch:
     def _ranked(self, found: Sequence[NodeRecord], *, are_recalled: bool = False) -> Candidates:
         now_s = asyncio.get_running_loop().time()
         peer_ids = [record.peer_id for record in found]
-        passes_s = self.speeds.passes_s(peer_ids, now_s=now_s)
-        standing = self.auditing.standings.levels(peer_ids, now_s=now_s)
+        passes_s = self.shared.speeds.passes_s(peer_ids, now_s=now_s)
+        standing = self.shared.standings.levels(peer_ids, now_s=now_s)
         ranked = rank_verifiers(
             found,
             chance=self.chance,
             dtype=self.options.get("dtype"),
             only=self.options.get("verifier"),
             trust=self.options["trust"],
-            rtts_s=self.distances.measured(found, self.links, VERIFY),
+            rtts_s=self.shared.distances.measured(found, self.shared.links, VERIFY),
             passes_s=passes_s,
             standing=standing,
-            avoided=self.auditing.failures.avoided(now_s) | self.auditing.convicted,
+            avoided=self.shared.failures.avoided(now_s) | self.shared.standings.rejected(now_s),
         )
         return Candidates(ranked, standing, passes_s, are_recalled)
 
@@ -159,12 +158,13 @@ class PeerSearch:
         If the client may delegate, those near the verifier are preferred: a client that coordinates nevertheless is
         near it too.
         """
-        avoided = self.auditing.failures.avoided(now_s)
+        avoided = self.shared.failures.avoided(now_s)
         able = [record for record in found if record.peer_id not in avoided]
-        if may_delegate(self.mandates, self.strategy, Coordination(self.options["coordination"])):
-            rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        distances, links = self.shared.distances, self.shared.links
+        if may_delegate(self.shared.mandates, self.strategy, Coordination(self.options["coordination"])):
+            rtts_s = distances.by_verifier(able, verifier, links, now_s=now_s)
         else:
-            rtts_s = self.distances.by_client(able, verifier, self.links)
+            rtts_s = distances.by_client(able, verifier, links)
         return pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
@@ -173,3 +173,67 @@ class PeerSearch:
             trust=self.options["trust"],
             rtts_s=rtts_s,
         )
+
+
+class Forms(OtherVerifiers):
+    """The forms of a request, which are tried one after the other, and further verifiers for the present one.
+
+    If the verifiers in `candidates` were found by an earlier run, present ones are looked up meanwhile. End that
+    with `close`.
+    """
+
+    def __init__(self, search: PeerSearch, candidates: Candidates, ask: Ask) -> None:
+        """Raises as `forms_of`."""
+        self.candidates = candidates
+        self.search = search
+        self._ask = ask
+        self._forms = forms_of(ask, candidates.records, standing=candidates.standing)
+        self._present: list[RequestForm] = []
+        self._tried: list[Request] = []
+        self._finding = asyncio.ensure_future(self._find_present()) if candidates.are_recalled else None
+
+    def take(self) -> RequestForm | None:
+        """Return the best form that was not taken yet; the other methods are about this one."""
+        form = next(self._untried(), None)
+        if form is not None:
+            self._tried.append(form.request)
+            self.other_numerics = {one.request.numerics for one in self._forms} - {form.request.numerics}
+        return form
+
+    @property
+    def has_other_form(self) -> bool:
+        return any(self._untried())
+
+    async def present(self) -> dict[str, AnnouncedVerifier]:
+        if self._finding is not None:
+            await asyncio.wait((self._finding,))
+        found = (form.verifiers for form in self._present if form.request == self._tried[-1])
+        return AnnouncedVerifier.by_peer(next(found, ()))
+
+    async def found_again(self) -> dict[str, AnnouncedVerifier]:
+        request = self._tried[-1]
+        needed_tokens = len(request.prompt) + request.max_new_tokens
+        try:
+            found = await self.search.find(is_anew=True)
+        except CosineError as error:
+            logger.info("no verifier was found to continue: %s", error)
+            return {}
+        of_target = [record for record in found.records if record.target_digest == request.target_digest]
+        self.other_numerics = {record.numerics for record in of_target} - {request.numerics}
+        alike = [record for record in of_target if record.numerics == request.numerics]
+        return AnnouncedVerifier.by_peer([record for record in alike if record.context_tokens >= needed_tokens])
+
+    async def close(self) -> None:
+        if self._finding is not None:
+            await end_all([self._finding])
+
+    def _untried(self) -> Iterator[RequestForm]:
+        return (form for form in (*self._forms, *self._present) if form.request not in self._tried)
+
+    async def _find_present(self) -> None:
+        try:
+            found = await self.search.find_present()
+            self._present = forms_of(self._ask, found.records, standing=found.standing)
+            self.candidates = found
+        except CosineError as error:
+            logger.info("the verifiers of an earlier run were not found again: %s", error)

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from cosine_p2p.directory.selection import Chance, newcomer_among
 from cosine_p2p.session.auditing import FINISH_S, Auditing
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.peer_search import Candidates
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
@@ -23,8 +22,6 @@ TRIAL_S: Final = 30.0  # A verifier that takes a second per token is useless.
 
 logger = logging.getLogger(__name__)
 
-MakeSession = Callable[[Job], Session]
-
 
 class Probation:
     """The trials of one client's new verifiers, at most one at a time. `chance` draws them."""
@@ -34,7 +31,7 @@ class Probation:
         self._chance = chance
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, done: Session, candidates: Candidates, make_session: MakeSession) -> None:
+    def begin(self, done: Session, candidates: Candidates, shared: Shared) -> None:
         """Try a new verifier with the request of a finished session, if there is one and it is drawn."""
         now_s = asyncio.get_running_loop().time()
         top = max(candidates.standing.values(), default=0)
@@ -55,7 +52,7 @@ class Probation:
         )
         if newcomer is None or self._chance() >= self._auditing.standings.trial_chance(now_s):
             return
-        self._task = asyncio.ensure_future(self._try(newcomer, done, candidates, make_session))
+        self._task = asyncio.ensure_future(self._try(newcomer, done, candidates, shared))
 
     async def close(self) -> None:
         """Wait `FINISH_S` for a trial in progress, then cancel it."""
@@ -63,24 +60,19 @@ class Probation:
             await asyncio.wait([self._task], timeout=FINISH_S)
             await end_all([self._task])
 
-    async def _try(
-        self, newcomer: NodeRecord, done: Session, candidates: Candidates, make_session: MakeSession
-    ) -> None:
+    async def _try(self, newcomer: NodeRecord, done: Session, candidates: Candidates, shared: Shared) -> None:
         """Have a new verifier generate the text; if it differs, others judge what it signed."""
         request = replace(done.job.request, numerics=newcomer.numerics)
         now_s = asyncio.get_running_loop().time()
-        session = make_session(
-            Job(
-                number=next(done.job.more_numbers),
-                deadline_s=now_s + TRIAL_S,
-                request=request,
-                strategy=done.job.strategy,
-                verifiers={newcomer.peer_id: newcomer.pass_us / 1e6},
-                drafters=(),
-                more_numbers=done.job.more_numbers,
-                cache_scope=done.job.cache_scope,
-            )
+        job = Job(
+            request=request,
+            strategy=done.job.strategy,
+            verifiers=AnnouncedVerifier.by_peer([newcomer]),
+            drafters=(),
+            deadline_s=now_s + TRIAL_S,
+            cache_scope=done.job.cache_scope,
         )
+        session = Session(job, shared)
         stream = session.stream()
         try:
             async for _ in stream:

@@ -20,19 +20,16 @@ receives no drafter events before a verifier was asked; an ended session sends o
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.own_texts.drafts import OwnDrafts
-from cosine_p2p.request.offload import Offload
+from cosine_p2p.session.counts import DrafterLedger, PeerFailure, SessionCounts
 from cosine_p2p.session.delegation import Coordinator, Delegation
-from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
+from cosine_p2p.session.drafters import Drafters, DraftingObserver
 from cosine_p2p.session.drafts import Drafts
-from cosine_p2p.session.job import Job
-from cosine_p2p.session.pass_times import ReportedPasses
+from cosine_p2p.session.job import AnnouncedVerifier, Job, OtherVerifiers, Shared
 from cosine_p2p.session.stall import CHECK_EVERY_S, Watch
 from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
 from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
@@ -54,11 +51,10 @@ from cosine_p2p.strategy.base import (
 )
 from cosine_p2p.strategy.speed_trial import DrafterCount, TrialPath
 from cosine_p2p.strategy.tree import Block
-from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
-from cosine_p2p.transport.patience import JOIN_PAUSE_S
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.transport.link import Delivery, PeerLink, check_knows
+from cosine_p2p.transport.patience import JOIN_PAUSE_S, end_all
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.draft import Assign
+from cosine_protocol.draft import Assign, NodeBlock
 from cosine_protocol.errors import (
     ErrorCode,
     GenerationFailed,
@@ -70,10 +66,9 @@ from cosine_protocol.errors import (
     RemoteProtocolError,
 )
 from cosine_protocol.request import ConstraintKind, Request
-from cosine_protocol.stream import MAX_AUTHORS, Account, Error, FinishReason
+from cosine_protocol.stream import Account, Error, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
 from cosine_protocol.verify import (
-    HOME_AUTHOR,
     VERIFY,
     Cancel,
     Commit,
@@ -87,58 +82,14 @@ from cosine_protocol.verify import (
     PromptLikelihoods,
     Report,
     Revoke,
+    Tree,
 )
 
-MAX_WHY: Final = 64  # Bounds memory: the first decisions of a session.
-LATEST_WHY: Final = 16  # Bounds memory: the latest decisions, for a display of progress.
 ASK_AGAIN_S: Final = JOIN_PAUSE_S  # A network daemon that died, at either end, is back after one to two seconds.
 FOUND_AGAIN_S: Final = 10.0  # A node that has moved is found by then (decision 56); served ones get more.
 OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S  # With verifiers of other numerics a new request is faster.
 LOOK_SELDOM: Final = 4.0  # Divides the time waited: 13 look-ups a minute; a silent host allows 16 dials.
 REFUSED_WITHIN_S: Final = 1.0  # A refusal takes a round trip, a timeout four seconds.
-
-PeerFailure = PeerError | PeerLost | RemoteProtocolError  # A failure that ends a verifier's part in a request.
-
-
-@dataclass(slots=True)
-class SessionCounts:
-    """Counts of one session, with failed verifiers and decisions about drafters as text."""
-
-    rounds: int = 0
-    near_ties: int = 0
-    accepted: int = 0
-    home_tokens: int = 0
-    cached_tokens: int = 0
-    passes: ReportedPasses = field(default_factory=ReportedPasses)
-    tokens_by_verifier: dict[str, int] = field(default_factory=dict)
-    tried: list[str] = field(default_factory=list)
-    why: list[str] = field(default_factory=list)
-    latest_why: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_WHY))
-    decisions: int = 0
-
-    def note_line(self, line: str) -> None:
-        self.decisions += 1
-        self.latest_why.append(line)
-        if len(self.why) < MAX_WHY:
-            self.why.append(line)
-
-    def note_commit(self, peer_id: str, authors: bytes, stats: PassStats) -> None:
-        if not self.rounds:
-            self.cached_tokens = stats.cached_tokens or 0
-        self.rounds += 1
-        self.near_ties += stats.near_ties
-        self.home_tokens += authors.count(HOME_AUTHOR)
-        self.accepted += sum(0 < author <= MAX_AUTHORS for author in authors)
-        self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
-
-    def note_tried(self, peer_id: str, error: PeerFailure) -> None:
-        match error:
-            case PeerError():
-                self.tried.append(f"{peer_id} refused: {error.message}")
-            case PeerLost():
-                self.tried.append(f"{peer_id} was lost: {error.reason}")
-            case _:
-                self.tried.append(f"{peer_id} broke the protocol: {error}")
 
 
 class Session:
@@ -147,17 +98,19 @@ class Session:
     def __init__(
         self,
         job: Job,
-        links: PeerLinks,
-        offload: Offload,
+        shared: Shared,
         *,
-        failures: PeerFailures,
-        speeds: PeerSpeeds,
+        others: OtherVerifiers | None = None,
+        own_drafts: OwnDrafts | None = None,
         observer: DraftingObserver | None = None,
         drafts: Drafts | None = None,
     ) -> None:
         self.job = job
-        self._failures = failures
-        self._speeds = speeds
+        self.number = next(shared.numbers)
+        self.verifiers = dict(job.verifiers)
+        self._shared = shared
+        self._others = others or OtherVerifiers()
+        self._own = own_drafts
         self._observer = observer
         self.output = list(job.committed)
         self.prompt_likelihoods: tuple[Likelihood, ...] = ()
@@ -167,30 +120,27 @@ class Session:
         self.ledger = DrafterLedger(job.drafters)
         self.d_0 = request_digest(job.request)
         self._digest = roll_digest(self.d_0, job.committed)
-        self._drafts = Drafts() if drafts is None else drafts
+        self.drafts = Drafts(self.d_0) if drafts is None else drafts
         self._strategy = job.strategy.make(self.d_0)
-        self.delegation = Delegation(job, self.d_0, self._drafts)
-        self._own: OwnDrafts | None = None
-        if job.own_texts is not None and job.strategy.pacing is Pacing.FREE:
-            self._own = job.own_texts((*job.request.prompt, *job.committed))
+        self.delegation = Delegation(job, shared, self.d_0, self.drafts)
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
-        self._usual = speeds.usual(job.verifiers, now_s=_now_s())
+        self._usual = shared.speeds.usual(job.verifiers, now_s=_now_s())
         self._queue = VerifierQueue(job.verifiers)
         self._upstream: Upstream | None = None
         self._asked: set[str] = set()
         self._drafters = Drafters(
             self.ledger,
             job=job,
+            shared=shared,
+            number=self.number,
+            drafts=self.drafts,
             d_0=self.d_0,
-            links=links,
             output=self.output,
-            offload=offload,
             deliver=self._inbox.put_nowait,
-            failures=failures,
-            drafts=self._drafts,
         )
-        self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._lose)
+        self._dials: VerifierDials[asyncio.Task[None]] = VerifierDials(self._queue)
+        self._trials = shared.trials.get(job.strategy.name)
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
         self._patient_since_s: float | None = None
@@ -199,7 +149,7 @@ class Session:
         self._are_drafters_asked = False
         self._finding_more: set[asyncio.Task[None]] = set()
         if job.committed:
-            self.ledger.credit(bytes(len(job.committed)))
+            self.drafts.commit(0, job.committed, bytes(len(job.committed)))
             self._on_event(Committed(0, job.committed, PassStats(0, 0, 0)))
 
     @property
@@ -209,8 +159,7 @@ class Session:
     async def stream(self) -> AsyncGenerator[Tokens, None]:
         """Yield the output as it is committed, across verifiers. Raises `GenerationFailed` when none is left."""
         self._allow_drafters()
-        checking = asyncio.ensure_future(self._drafters.check_fragments())
-        finding = asyncio.ensure_future(self._add(self.job.others.present()))
+        finding = asyncio.ensure_future(self._add(self._others.present()))
         self._finding_more.add(finding)
         finding.add_done_callback(self._finding_more.discard)
         try:
@@ -224,25 +173,46 @@ class Session:
             if self._upstream is not None:
                 self._hang_up(self._upstream)
             for peer_id in self._dials.late(_now_s()):
-                self._failures.note_failed(peer_id, now_s=_now_s())
-            tasks = [checking, *self._finding_more]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
+                self._shared.failures.note_failed(peer_id, now_s=_now_s())
+            await asyncio.gather(end_all([*self._finding_more, *self._dials]), self._drafters.close())
 
     async def _find_verifier(self) -> None:
-        self._dials.begin(int(self._upstream is None), now_s=_now_s())
+        self._begin_dials()
         while self._upstream is None:
             left_s = self._time_left()
             if self._dials or self._finding_more:
-                await self._dials.wait(left_s, *self._finding_more, now_s=_now_s())
+                wait_s = min(left_s, self._dials.next_late_s(_now_s()) - _now_s())
+                await asyncio.wait(
+                    (*self._dials, *self._finding_more), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+                )
             else:
                 at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
                     raise self._nobody_left()
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
                 await self._look_again(left_s)
-            self._dials.begin(int(self._upstream is None), now_s=_now_s())
+            self._begin_dials()
+
+    def _begin_dials(self) -> None:
+        for task in [task for task in self._dials if task.done()]:
+            self._dials.note_ended(task)
+            task.result()
+        for peer_id in self._dials.due(int(self._upstream is None), now_s=_now_s()):
+            self._dials.note_begun(asyncio.ensure_future(self._dial(peer_id)), peer_id, now_s=_now_s())
+
+    async def _dial(self, peer_id: str) -> None:
+        try:
+            link = await self._shared.links.get(peer_id, VERIFY)
+            await check_knows(link, self.job.request)
+        except PeerLost as lost:
+            self._note_failure(peer_id, lost)
+            if not isinstance(lost, OlderPeer) and self._patient_since_s is None:
+                self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
+            return
+        if self._upstream is None:
+            self._use(link)
+        else:
+            self._queue.put_back(peer_id)
 
     def _nobody_left(self) -> GenerationFailed:
         if not self.counts.tried:
@@ -251,7 +221,7 @@ class Session:
             )
         why = ""
         if self.output:
-            others = ", ".join(sorted(self.job.others.other_numerics))
+            others = ", ".join(sorted(self._others.other_numerics))
             why = f": no other verifier with numerics {self.job.request.numerics} continues its text"
             why += f"; available: {others}" if others else ""
         tried = "; ".join(dict.fromkeys(self.counts.tried))
@@ -261,12 +231,12 @@ class Session:
     def _patient_until_s(self) -> float:
         if self._patient_since_s is None:
             return 0.0
-        most_s = OTHERS_SERVE_S if self.output and self.job.others.other_numerics else math.inf
+        most_s = OTHERS_SERVE_S if self.output and self._others.other_numerics else math.inf
         return self._patient_since_s + min(self._patience_s, most_s)
 
     @property
     def _has_other_form(self) -> bool:
-        return not self.output and self.job.others.has_other_form
+        return not self.output and self._others.has_other_form
 
     def _next_try_at_s(self) -> float | None:
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
@@ -289,11 +259,11 @@ class Session:
         self._look_again_at_s = self._patient_until_s if is_last else next_s
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                await self._add(self.job.others.found_again())
+                await self._add(self._others.found_again())
 
-    async def _add(self, found: Awaitable[Mapping[str, float]]) -> None:
+    async def _add(self, found: Awaitable[Mapping[str, AnnouncedVerifier]]) -> None:
         more = await found
-        self.job.verifiers.update(more)
+        self.verifiers.update(more)
         now_s = _now_s()
         # Without patience one that was asked before is not asked again.
         taken = {*self.serving, *self._dials.early(now_s), *(self._asked if now_s >= self._patient_until_s else ())}
@@ -301,11 +271,10 @@ class Session:
             if peer_id not in taken:
                 self._queue.ask_at_once(peer_id)
 
-    def _use(self, link: PeerLink) -> bool:
-        if self._upstream is not None:
-            return False
+    def _use(self, link: PeerLink) -> None:
         job, asked_logprobs = self.job, self.job.request.logprobs
-        number = next(job.more_numbers, job.number) if link.peer_id in self._asked else job.number
+        # One that is asked again may not have ended the first request yet.
+        number = next(self._shared.numbers) if link.peer_id in self._asked else self.number
         self._asked.add(link.peer_id)
         tells_prompt = asked_logprobs is not None and asked_logprobs.of_prompt and not self.output
         self._upstream = upstream = Upstream(
@@ -328,17 +297,17 @@ class Session:
         link.post(Open(number, *asked, prediction))
         self._find_trial(upstream)
         self._offer_coordination(upstream)
-        return True
 
     @property
     def _has_nothing_to_compare(self) -> bool:
-        return not self.job.drafters or not self.job.trials.ways
+        return not self.job.drafters or self._trials is None or not self._trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
         """Use the measurements of a path; a new one needs the verifier's `break_even`."""
-        if self._knows_path:
+        trials = self._trials
+        if self._knows_path or trials is None:
             return
-        path, trials = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature), self.job.trials
+        path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature)
         trial = trials.find(path, break_even=break_even) if upstream.is_opened else trials.known(path)
         if trial is not None:
             self._knows_path = True
@@ -349,6 +318,7 @@ class Session:
             return
         mandate = self.delegation.offer(
             upstream,
+            self.verifiers[upstream.peer_id],
             drafters_may_pay=self._count.may_pay,
             now_s=_now_s(),
             left_s=max(0.0, self.job.deadline_s - _now_s()),
@@ -445,7 +415,7 @@ class Session:
                     self._find_trial(upstream, break_even)
                     self._count.note_pass(pass_us / 1e6)
                     is_here = self.job.mandate is not None
-                    has_stages = self.job.stages.get(upstream.peer_id, 0) > 0
+                    has_stages = self.verifiers[upstream.peer_id].stages > 0
                     self._on_event(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, is_here, has_stages))
                     self._offer_coordination(upstream)
                     self._draft()
@@ -454,9 +424,9 @@ class Session:
                 case FinalMessage() as final if isinstance(delivery.body, Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
                     if upstream.is_unsigned:
-                        self._failures.note_failed(upstream.peer_id, now_s=_now_s())
+                        self._shared.failures.note_failed(upstream.peer_id, now_s=_now_s())
                     else:
-                        self._failures.note_served(upstream.peer_id)
+                        self._shared.failures.note_served(upstream.peer_id)
                 case Declined() | Credit() | Report() as message:
                     self._on_delegate(message)
                 case Error() as error:
@@ -474,10 +444,9 @@ class Session:
             case Declined(_, reason):
                 self._take_back(f"the verifier declined, {reason}")
             case Credit():
-                draft = self.delegation.note_credit(message)
-                self.ledger.note_offered(draft.nodes, draft.position)
+                self.delegation.note_credit(message)
             case Report(_, author, nodes, rtt_us, why, offered):
-                self.ledger.note_told_offered(offered or 0)
+                self.drafts.note_told_offered(offered or 0)
                 self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
                 if author in self.ledger.authors:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
@@ -488,14 +457,15 @@ class Session:
         if isinstance(commit, PromptLikelihoods):
             upstream.take_prompt_likelihoods(commit)
             return None
-        before, position = upstream.digest, len(self.output)
+        position = len(self.output)
         upstream.take(commit, authors=len(self.job.drafters))
         if not position:
             self.prompt_likelihoods = tuple(upstream.told[: upstream.prompt_told])
         self.output.extend(commit.tokens)
         self._digest = commit.digest
         self.signed.note(upstream)
-        authors = self.delegation.checked_authors(commit, before, now_s=_now_s())
+        nodes = self.drafts.commit(position, commit.tokens, commit.authors)
+        authors = self.delegation.checked_authors(commit.authors, nodes, now_s=_now_s())
         self.counts.note_commit(upstream.peer_id, authors, commit.stats)
         self.counts.passes.note(commit.stats, is_first=not upstream.watch.commits)
         self.ledger.credit(authors)
@@ -507,16 +477,21 @@ class Session:
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
         self._allow_drafters()
-        confidences = self._drafts.confidences(commit.tokens, authors, before)
-        self._drafts.forget_before(len(self.output))
+        shown = zip(authors, nodes, strict=True)
+        confidences = tuple(node.confidence if author and node is not None else None for author, node in shown)
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
+
+    def _post_tree(self, upstream: Upstream, block: Block) -> None:
+        if upstream.is_opened:
+            nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
+            upstream.link.post(Tree(upstream.number, block.base, block.position, nodes, authors))
 
     def _draft(self) -> None:
         """Send drafts from the user's own texts, as the verifier's own: nobody is credited for them."""
         if self._own is not None and self._upstream is not None:
             nodes = tuple(self._own.draft())
             if nodes:
-                self._upstream.post_tree(Block(self._digest, len(self.output), nodes, (0,) * len(nodes)))
+                self._post_tree(self._upstream, Block(self._digest, len(self.output), nodes, (0,) * len(nodes)))
 
     def _allow_drafters(self) -> None:
         """Apply the trial's number of drafters; they are asked when first needed."""
@@ -551,11 +526,6 @@ class Session:
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
 
-    def _lose(self, peer_id: str, lost: PeerLost) -> None:
-        self._note_failure(peer_id, lost)
-        if not isinstance(lost, OlderPeer) and self._patient_since_s is None:
-            self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
-
     def _be_patient(self, patience_s: float) -> None:
         self._patient_since_s = self._look_again_at_s = _now_s()
         self._patience_s = patience_s
@@ -565,14 +535,14 @@ class Session:
         self._knows_path = self._has_nothing_to_compare
 
     def _hang_up(self, upstream: Upstream) -> None:
-        upstream.note_pace(self._speeds, _now_s())
+        upstream.note_pace(self._shared.speeds, _now_s())
         upstream.link.post(Cancel(upstream.number))
         upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
         # Repeated look-ups of a lost verifier count as one failure.
         if not (isinstance(error, PeerLost) and _now_s() < self._patient_until_s):
-            self._failures.note_error(peer_id, error, now_s=_now_s())
+            self._shared.failures.note_error(peer_id, error, now_s=_now_s())
         if not isinstance(error, RemoteProtocolError) and error.retry_after_s is not None:
             self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
         self.counts.note_tried(peer_id, error)
@@ -585,10 +555,10 @@ class Session:
         match action:
             case SendTree(block):
                 if self._upstream is not None:
-                    self._upstream.post_tree(block)
+                    self._post_tree(self._upstream, block)
             case SendAssign(author, base, position, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                assign = Assign(self.job.number, base, position, depth, width, window, rarity)
+                assign = Assign(self.number, base, position, depth, width, window, rarity)
                 self._drafters.post(author, assign)
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))

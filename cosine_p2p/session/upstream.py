@@ -1,16 +1,14 @@
-"""The state of one verifier in a session, with the checks that its commits continue the stream."""
+"""The state of one verifier in a session, with the checks that its commits continue the stream. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.session.stall import SLOW_AFTER_S, Watch
-from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol.audit import AskAudit
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.draft import NodeBlock
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.fields import decode_body
 from cosine_protocol.identity import Signed, check_signature, open_signed
@@ -25,7 +23,6 @@ from cosine_protocol.verify import (
     LikelihoodDigest,
     PromptLikelihoods,
     Transcript,
-    Tree,
     check_likelihood,
     is_transcript_due,
 )
@@ -83,11 +80,6 @@ class Upstream:
         if watch.commits:
             prefill_s = max(0.0, watch.first_commit_s - self.link.rtt_s)
             speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
-
-    def post_tree(self, block: Block) -> None:
-        if self.is_opened:
-            nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
-            self.link.post(Tree(self.number, block.base, block.position, nodes, authors))
 
     @property
     def prompt_told(self) -> int:

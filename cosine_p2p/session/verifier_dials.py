@@ -1,15 +1,8 @@
-"""The dials of verifiers: as many as needed, and further ones while those take long."""
+"""The dials of verifiers: as many as needed, and further ones while those take long. Pure."""
 
-import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Final
-
-from cosine_p2p.transport.link import PeerLink, PeerLinks, check_knows
-from cosine_p2p.transport.patience import end_all
-from cosine_protocol.errors import PeerLost
-from cosine_protocol.request import Request
-from cosine_protocol.verify import VERIFY
+from collections.abc import Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 # A needless dial costs a verifier a connection, a late one costs the user time. Most dials take less than half a
 # second, several round trips; with half of it (RFC 8305) distant verifiers would often be dialled needlessly, with
@@ -17,6 +10,9 @@ from cosine_protocol.verify import VERIFY
 DIAL_NEXT_S: Final = 0.5  # After this time without an answer another verifier is dialled too.
 MAX_DIALS: Final = 8  # The number that begins until the first times out, after four seconds.
 MAX_BACKOFFS: Final = 8  # At two seconds each, a quarter of a minute in which others are asked too.
+
+
+_Dial = TypeVar("_Dial")
 
 
 class VerifierQueue:
@@ -70,40 +66,33 @@ class VerifierQueue:
         return min(self._backing_off.values(), default=None)
 
 
-class VerifierDials:
-    """Dials a queue's verifiers. `use` returns whether a link was needed, else it is queued first again."""
+class VerifierDials(Generic[_Dial]):
+    """The dials of a queue's verifiers that are in progress, each with its peer and the time when it is late."""
 
-    def __init__(
-        self,
-        queue: VerifierQueue,
-        links: PeerLinks,
-        request: Request,
-        *,
-        use: Callable[[PeerLink], bool],
-        lose: Callable[[str, PeerLost], None],
-    ) -> None:
+    def __init__(self, queue: VerifierQueue) -> None:
         self._queue = queue
-        self._links = links
-        self._request = request
-        self._use = use
-        self._lose = lose
-        # Each with its peer, and the time from which it is late.
-        self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
+        self._dials: dict[_Dial, tuple[str, float]] = {}
 
     def __len__(self) -> int:
         return len(self._dials)
 
-    def begin(self, wanted: int, *, now_s: float) -> None:
-        """Keep `wanted` dials in progress that are not late, at most `MAX_DIALS` in all."""
-        for task in [task for task in self._dials if task.done()]:
-            del self._dials[task]
-            task.result()
+    def __iter__(self) -> Iterator[_Dial]:
+        return iter(self._dials)
+
+    def due(self, wanted: int, *, now_s: float) -> Iterator[str]:
+        """Yield the verifiers to dial for `wanted` dials that are not late, at most `MAX_DIALS` in all."""
         new = wanted - len(self._dials) + len(self.late(now_s))
         for _ in range(min(new, MAX_DIALS - len(self._dials))):
             peer_id = self._queue.next(now_s)
             if peer_id is None:
                 return
-            self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s + DIAL_NEXT_S
+            yield peer_id
+
+    def note_begun(self, dial: _Dial, peer_id: str, *, now_s: float) -> None:
+        self._dials[dial] = peer_id, now_s + DIAL_NEXT_S
+
+    def note_ended(self, dial: _Dial) -> None:
+        del self._dials[dial]
 
     def late(self, now_s: float) -> list[str]:
         return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s <= now_s]
@@ -111,21 +100,7 @@ class VerifierDials:
     def early(self, now_s: float) -> list[str]:
         return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s > now_s]
 
-    async def wait(self, timeout_s: float, *also: asyncio.Task[None], now_s: float) -> None:
-        """Wait until a dial or one of `also` has ended, the next dial is due, or the timeout has passed."""
+    def next_late_s(self, now_s: float) -> float:
+        """Return the time when the next dial is late, or a new one should begin."""
         late_at_s = [at_s for _, at_s in self._dials.values() if at_s > now_s]
-        patience_s = min(timeout_s, min(late_at_s, default=now_s + DIAL_NEXT_S) - now_s)
-        await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-
-    async def close(self) -> None:
-        await end_all(self._dials)
-
-    async def _dial(self, peer_id: str) -> None:
-        try:
-            link = await self._links.get(peer_id, VERIFY)
-            await check_knows(link, self._request)
-        except PeerLost as lost:
-            self._lose(peer_id, lost)
-        else:
-            if not self._use(link):
-                self._queue.put_back(peer_id)
+        return min(late_at_s, default=now_s + DIAL_NEXT_S)

@@ -5,9 +5,10 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from cosine_p2p.session.job import Shared
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.stall import LONE_S
-from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
+from cosine_p2p.transport.link import Delivery, PeerLink, check_knows
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.stream import Final as FinalMessage
 from cosine_protocol.verify import VERIFY, Cancel, Commit, Open, Opened, Pacing
@@ -26,9 +27,9 @@ WARM_WITHIN_S: Final = LONE_S  # The limit for a sole verifier: a slower spare w
 class WarmSpare:
     """A session's second verifier: it gets the prompt and commits, and commits one unread token each time."""
 
-    def __init__(self, session: Session, links: PeerLinks) -> None:
+    def __init__(self, session: Session, shared: Shared) -> None:
         self._session = session
-        self._links = links
+        self._shared = shared
         self._given_up: set[str] = set()
 
     async def run(self) -> None:
@@ -40,7 +41,7 @@ class WarmSpare:
             # The first commit shows that a verifier serves the request.
             if output and is_due and len(self._session.job.request.prompt) + len(output) >= LEAST_TOKENS:
                 taken = {*self._session.serving, *self._given_up}
-                spare = next((peer_id for peer_id in self._session.job.verifiers if peer_id not in taken), "")
+                spare = next((peer_id for peer_id in self._session.verifiers if peer_id not in taken), "")
                 warm_tokens = len(output)
                 if spare and not await self._warm(spare):
                     self._given_up.add(spare)
@@ -48,14 +49,11 @@ class WarmSpare:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _warm(self, peer_id: str) -> bool:
-        number = next(self._session.job.more_numbers, None)
-        if number is None:
-            return False
         try:
             async with asyncio.timeout(WARM_WITHIN_S):
-                link = await self._links.get(peer_id, VERIFY)
+                link = await self._shared.links.get(peer_id, VERIFY)
                 await check_knows(link, self._session.job.request)
-                await self._commit_one(link, number)
+                await self._commit_one(link, next(self._shared.numbers))
         except (PeerLost, TimeoutError) as error:
             logger.debug("%s cannot be kept warm: %s", peer_id, error)
             return False

@@ -38,10 +38,11 @@ class DrafterLost:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReceived:
-    """A fragment whose signature was checked."""
+    """A fragment whose signature was checked, with the digests of its nodes, if they are known."""
 
     author: int
     draft: Draft
+    digests: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,9 +226,9 @@ class Cosine:
             case DraftersAllowed(count):
                 self._limit = min(count, self._options.drafters)
                 return self._reroute()
-            case FragmentReceived(author, draft):
+            case FragmentReceived(author, draft, digests):
                 authors = [author] * len(draft.nodes)
-                touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
+                touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors, digests)
                 return self._forward(touched)
             case Committed():
                 return self._commit(event)

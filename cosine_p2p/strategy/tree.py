@@ -53,12 +53,24 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Nodes below the prefix `base`, parents first, with their authors; `position` is that of its children."""
+    """Nodes below the prefix `base`, parents first, with their authors; `position` is that of its children.
+
+    `digests` are those of the nodes; without them the tree that attaches the block computes them.
+    """
 
     base: bytes
     position: int
     nodes: tuple[Node, ...]
     authors: tuple[int, ...]
+    digests: tuple[bytes, ...] = ()
+
+
+def digests_of(base: bytes, nodes: Iterable[Node]) -> tuple[bytes, ...]:
+    """Return the digests of the prefixes that nodes below `base` complete; parents come first."""
+    digests: list[bytes] = []
+    for node in nodes:
+        digests.append(extend_digest(base if node.parent == BASE else digests[node.parent], node.token))
+    return tuple(digests)
 
 
 class LiveTree:
@@ -95,14 +107,19 @@ class LiveTree:
         return digest in self._nodes
 
     def attach(
-        self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
+        self,
+        base: bytes,
+        position: int,
+        nodes: NodeBlock | Sequence[Node],
+        authors: Sequence[int],
+        digests: tuple[bytes, ...] = (),
     ) -> list[TreeNode]:
         """Add a draft and return the nodes that are new or have a new draft probability.
 
         If the base is one of the last `MAX_TREE_DEPTH` committed prefixes, the draft is reduced to what follows the
         committed tokens; if it is unknown, the draft waits. A draft at another position than its base's is ignored.
         """
-        block = Block(base, position, tuple(nodes), tuple(authors))
+        block = Block(base, position, tuple(nodes), tuple(authors), digests)
         if not self._is_known(base):
             if self.position <= position <= self.position + MAX_TREE_DEPTH:
                 self._waiting = [*self._waiting[1 - MAX_WAITING_BLOCKS :], block]
@@ -127,14 +144,14 @@ class LiveTree:
         self._waiting = [block for block in self._waiting if block.position >= self.position]
         return touched
 
-    def grow(self, parent: TreeNode, token: int) -> TreeNode | None:
-        """Return the child of a node for a token; None if it is new and the tree is full."""
+    def grow(self, parent: TreeNode, token: int, digest: bytes | None = None) -> TreeNode | None:
+        """Return the child of a node for a token, new ones with this digest; None for a new one if it is full."""
         child = parent.children.get(token)
         if child is None:
             position = parent.position + 1
             if len(self) >= self._max_nodes or position >= self.position + self._max_depth:
                 return None
-            child = TreeNode(extend_digest(parent.digest, token), token, position, parent)
+            child = TreeNode(digest or extend_digest(parent.digest, token), token, position, parent)
             self._nodes[child.digest] = parent.children[token] = child
         return child
 
@@ -198,28 +215,30 @@ class LiveTree:
         if block.position != base.position + 1:
             return []
         places: list[TreeNode | None] = []
-        for node, author in zip(block.nodes, block.authors, strict=True):
+        digests = block.digests or (None,) * len(block.nodes)
+        for node, author, digest in zip(block.nodes, block.authors, digests, strict=True):
             parent = base if node.parent == BASE else places[node.parent]
-            place = None if parent is None else self.grow(parent, node.token)
+            place = None if parent is None else self.grow(parent, node.token, digest)
             if place is not None:
                 place.draft_probabilities[author] = node.confidence
             places.append(place)
         return [place for place in places if place is not None]
 
     def _caught_up(self, block: Block) -> Block:
-        digests: list[bytes] = []
+        """Return the part of a block below a passed prefix that follows the root."""
+        digests = block.digests or digests_of(block.base, block.nodes)
         kept: dict[int, int] = {}
         nodes: list[Node] = []
-        authors: list[int] = []
         is_placed = block.position == self.position - len(self._passed) + self._passed.index(block.base)
-        for index, (node, author) in enumerate(zip(block.nodes, block.authors, strict=True)):
+        for index, node in enumerate(block.nodes if is_placed else ()):
             parent = block.base if node.parent == BASE else digests[node.parent]
-            digests.append(extend_digest(parent, node.token))
-            if is_placed and (parent == self.root.digest or node.parent in kept):
+            if parent == self.root.digest or node.parent in kept:
                 kept[index] = len(nodes)
                 nodes.append(Node(kept.get(node.parent, BASE), node.token, node.confidence))
-                authors.append(author)
-        return Block(self.root.digest, self.position, tuple(nodes), tuple(authors))
+        authors = tuple(block.authors[index] for index in kept)
+        return Block(
+            self.root.digest, self.position, tuple(nodes), authors, tuple(digests[index] for index in kept)
+        )
 
     def _forget(self, tops: Iterable[TreeNode]) -> None:
         pending = list(tops)

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from platformdirs import user_data_dir
 
 from cosine_p2p.gguf.header import is_gguf, read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
-from cosine_p2p.request.options import NONE
+from cosine_p2p.request.model_defaults import KNOWN_TARGETS
 from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.text.gguf_folder import unfold
@@ -21,33 +21,12 @@ from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.special_tokens import tokenizer_eos
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, TargetFacts
+from cosine_protocol.records import ALL_TARGETS, TargetFacts
 from cosine_protocol.request import MAX_EOS_TOKENS
 
 LOG = logging.getLogger(__name__)
 
-KNOWN_TARGETS: Final[Mapping[str, bytes]] = {
-    "zoo:target": bytes.fromhex("9915d6507b42a4ce4d1eae68df22bbc75a0a57156a26bc1b74a35763deb8ba0e"),
-    "zoo:smol-target": bytes.fromhex("000d2ff9d1d73bb98b5b73f4eea7536098635f40dfbeca52f5b141a05c852010"),
-}
-"""The targets of the embedded families; other models cannot take their names."""
-RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = {
-    KNOWN_TARGETS["zoo:target"]: GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.1),
-    KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
-}
-"""Sampling parameters for those, whose configs have none: small models are incoherent at temperature 1, and
-repetitive below it without a penalty."""
 QUORUM: Final = 2 / 3  # Share of the verifiers of a new name; one liar among three has no effect.
-
-
-def default_sampling(
-    verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
-) -> GenerationDefaults | None:
-    """Return the verifier's published parameters, else recommended ones for sampling without a temperature."""
-    if asked.get("generation_config") == NONE:
-        return None
-    is_open = bool(otherwise["temperature"]) and "temperature" not in asked
-    return verifier.generation_defaults or (RECOMMENDED.get(verifier.target_digest) if is_open else None)
 
 
 def read_target_facts(folder: Path) -> TargetFacts | None:

@@ -1,4 +1,4 @@
-"""From a verifier's likelihoods to log-probabilities of tokens with their texts."""
+"""From a verifier's likelihoods to log-probabilities of tokens with their texts. Pure."""
 
 from collections.abc import Sequence
 

@@ -39,6 +39,7 @@ class Standings:
         # Separate, so that a flood of new keys does not evict the wrong ones.
         self.wrong = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
         self._outvoted = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        self._convicted: frozenset[str] = frozenset()
 
     def note_right(self, peer_id: str, *, now_s: float) -> None:
         if self.wrong.get(peer_id, now_s) is None:
@@ -55,8 +56,12 @@ class Standings:
         self.right.pop(peer_id)
         self.wrong.note(peer_id, True, now_s)
 
+    def convict(self, peer_ids: Iterable[str]) -> None:
+        """Reject verifiers for good, by evidence on this machine."""
+        self._convicted |= frozenset(peer_ids)
+
     def rejected(self, now_s: float) -> frozenset[str]:
-        return frozenset(peer_id for peer_id, _ in self.wrong.items(now_s))
+        return self._convicted | {peer_id for peer_id, _ in self.wrong.items(now_s)}
 
     def checks(self, peer_id: str, *, now_s: float) -> int:
         return self.right.get(peer_id, now_s) or 0

@@ -23,9 +23,8 @@ from cosine_gateway.choices import ChoiceStarted, generated
 from cosine_gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
 from cosine_gateway.text_request import Parse, TextRequest
 from cosine_gateway.tokens import fitted
-from cosine_p2p.client import AsyncClient
+from cosine_p2p.client import AsyncClient, draw_seed
 from cosine_p2p.request.chat import Chat
-from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest

@@ -149,7 +149,7 @@ class StartProgress:
 
 
 class JsonLines(logging.Formatter):
-    """Formats `{"event": "log", "time", "level", "logger", "message"}` with the fields of `session.request_log`."""
+    """Formats `{"event": "log", "time", "level", "logger", "message"}` with the fields of `RequestLogger`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -15,8 +15,7 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p.client import AsyncClient
-from cosine_p2p.lifetime import Lifetime
+from cosine_p2p.client import AsyncClient, Lifetime
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerLost, UsageError
 from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, Role

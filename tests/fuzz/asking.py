@@ -7,6 +7,7 @@ A corrected message fits the client's request, is consistent with earlier ones, 
 import asyncio
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
@@ -14,7 +15,7 @@ from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import RIVALS
 from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.directory.discover import DiscoverCells
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
@@ -22,7 +23,6 @@ from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, fetch_tokeniz
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.codec import FrameDecoder, Message, decode, encode
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.discover import DISCOVER, FilePiece, Records
@@ -125,18 +125,22 @@ async def _ask(data: bytes) -> None:
     links = Links(network.join(CLIENT.peer_id))
     records = [record_of(identity, now_s=0.0) for identity in PEERS]
     job = Job(
-        number=NUMBER,
         deadline_s=DEADLINE_S,
         request=REQUEST,
         strategy=kind,
-        verifiers={record.peer_id: record.pass_us / 1e6 for record in records[:2]},
+        verifiers=AnnouncedVerifier.by_peer(records[:2]),
         drafters=records[2:] if kind.wants_drafters else (),
-        trials=SpeedTrials(() if is_delegated else kind.drafter_counts),
-        mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,
         coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
         prompt_window_tokens=2 if is_windowed else None,
     )
-    session = Session(job, links, call_at_once, failures=PeerFailures(), speeds=PeerSpeeds())
+    shared = Shared(
+        links=links,
+        offload=call_at_once,
+        trials={kind.name: SpeedTrials(() if is_delegated else kind.drafter_counts)},
+        mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,
+        numbers=count(NUMBER),
+    )
+    session = Session(job, shared)
     asking = asyncio.ensure_future(_collect(session))
     await asyncio.sleep(0.01)
     for how, sent in moves(data[1:]):

@@ -31,7 +31,8 @@ from cosine_gateway.text_request import parse_chat, parse_completion
 from cosine_gateway.tokens import detokenized, tokenized
 from cosine_node.endpoint_audit.asking import EndpointQuestion, read_answer
 from cosine_p2p.replies.llguidance_schemas import for_llguidance
-from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.request.generation_config import FILE_NAME, read_generation_config
+from cosine_p2p.request.model_defaults import apply_defaults
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
 from cosine_p2p.text.detokenizer import Detokenizer

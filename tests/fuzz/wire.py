@@ -215,11 +215,12 @@ def check_tree(data: bytes) -> None:
     The bits of a move select a draft or a commit, and one of the known prefixes.
     """
     d_0 = request_digest(request_of())
-    tree, drafts, known = LiveTree(d_0), Drafts(), [d_0]
+    tree, drafts, known = LiveTree(d_0), Drafts(d_0), [d_0]
     for how, sent in moves(data):
         base = known[(how >> 2) % len(known)]
         if how & 3 == 0:
             token = int.from_bytes(sent[:2]) % 64
+            drafts.commit(tree.position, [token], b"\1")
             tree.advance([token])
             known.append(tree.root.digest)
             continue
@@ -229,10 +230,10 @@ def check_tree(data: bytes) -> None:
             continue
         node = next((node for node in (tree.root, *tree.walk()) if node.digest == base), None)
         place = position if how & 2 or node is None else node.position + 1
-        touched = tree.attach(base, place, nodes, [1 + how % 3] * len(nodes))
-        known += [node.digest for node in touched][:8]
         draft = Draft(1, 1, base, min(place, 131_072), nodes)
-        drafts.add(SignedDraft(1, Fragment(b"", bytes(64)), draft))
+        digests = drafts.add(1, SignedDraft(Fragment(b"", bytes(64))), draft)
+        touched = tree.attach(base, place, nodes, [1 + how % 3] * len(nodes), digests if how & 1 else ())
+        known += [node.digest for node in touched][:8]
     walked = list(tree.walk())
     assert len(walked) == len(tree) <= MAX_LIVE_NODES
     for node in walked:

@@ -122,7 +122,7 @@ async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_no
     assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
     assert len(drafter.attacks) == STREAMS and not client._memory.failures.avoided(now_s())
     await asyncio.sleep(SHORT_FLOOD_S + 3.0)
-    links = (await client._connected()).links
+    links = (await client._connected()).host.links
     assert links.alive(FLOODER.peer_id, DRAFT) is None
     assert links.alive(honest.identity.peer_id, DRAFT) is not None
     assert client._memory.failures.avoided(now_s()) == {FLOODER.peer_id}

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from cosine_node.cli.serve import SENTENCES
-from cosine_p2p.session.request_log import request_log
+from cosine_p2p.session.request_log import RequestLogger
 from cosine_terminal.events import SENTENCES as SENTENCES_OF_NODES
 from cosine_terminal.events import STAGES, JsonLines, emitter, logging_as_json, telling, timed
 from tests.full_disk import full_disk
@@ -69,7 +69,7 @@ def test_lines_of_a_request_name_it(
 ) -> None:
     handler.setStream(sys.stderr)
     with telling("json", as_json=False):
-        request_log(LOG, D_0, client=PEER).info("opened, %d prompt tokens", 5)
+        RequestLogger(LOG, D_0, client=PEER).info("opened, %d prompt tokens", 5)
         LOG.debug("not said")
         logging.getLogger("another").info("not said")
     LOG.info("not said either")

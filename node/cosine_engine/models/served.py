@@ -20,7 +20,8 @@ from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.openai.server import TextServer
 from cosine_engine.retokenized import RetokenizedEngine
 from cosine_engine.text_alignment import PlainTokens, typical_own_per_target
-from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
+from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.request.model_defaults import apply_defaults
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer

@@ -38,9 +38,8 @@ from cosine_gateway.text_request import parse_chat, parse_completion
 from cosine_gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.model_defaults import apply_defaults, default_sampling
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.text.target import default_sampling
 from cosine_protocol.errors import CosineError, GenerationFailed
 from cosine_protocol.records import NodeRecord
 from cosine_terminal.events import Emit

@@ -10,7 +10,7 @@ from cosine_engine.curve import CostCurve
 from cosine_node.drafter.draft_tree import DraftTree
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
 from cosine_p2p.fair_places import User
-from cosine_p2p.session.request_log import RequestLogger, request_log
+from cosine_p2p.session.request_log import RequestLogger
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.draft import Mandate
 from cosine_protocol.request import Request
@@ -45,7 +45,7 @@ class FollowedRequest:
 
     @property
     def log(self) -> RequestLogger:
-        return request_log(LOG, self.d_0, client=self.channel.peer_id)
+        return RequestLogger(LOG, self.d_0, client=self.channel.peer_id)
 
 
 Rows = list[tuple[FollowedRequest, Row]]

@@ -23,7 +23,7 @@ from cosine_node.verifier.request import ClientChannel, RequestStage, ServedRequ
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.selection import CandidateNode, candidate_nodes, most_probable_first
 from cosine_p2p.fair_places import Turns
-from cosine_p2p.session.request_log import RequestLogger, request_log
+from cosine_p2p.session.request_log import RequestLogger
 from cosine_p2p.strategy.tree import TreeNode
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 def log_of(request: ServedRequest) -> RequestLogger:
     """The logger of a request, which adds its id and client."""
-    return request_log(LOG, request.d_0, client=request.client)
+    return RequestLogger(LOG, request.d_0, client=request.client)
 
 
 class ServedRequests:

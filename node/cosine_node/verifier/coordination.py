@@ -18,8 +18,8 @@ from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_node.verifier.batch import log_of
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.request.offload import Offload, Threads
-from cosine_p2p.session.drafts import Drafts, claims_of, without
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.drafts import Drafts, is_drafter
+from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.session import Session
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.base import StrategyKind
@@ -28,7 +28,6 @@ from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_p2p.transport.link import Delivery, Links, PeerLink, Sink
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.codec import Message
 from cosine_protocol.draft import DRAFT, Mandate, open_mandate
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
@@ -127,15 +126,14 @@ class CoordinatedRequest:
 
     request: VerifierRequest
     link: OwnLink
-    drafts: Drafts = field(default_factory=Drafts)
     session: Session | None = None
     _is_over: bool = False
     _lost: set[int] = field(default_factory=set)
     abandoned: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    _digest: bytes = field(init=False)
+    drafts: Drafts = field(init=False)
 
     def __post_init__(self) -> None:
-        self._digest = self.request.tree.root.digest
+        self.drafts = Drafts(self.request.tree.root.digest, len(self.request.output))
 
     def note(self, message: Message) -> Message:
         """Deliver a message to the session, and return it for the client, with only the credits that are proven."""
@@ -158,26 +156,23 @@ class CoordinatedRequest:
 
     def _shown(self, commit: Commit) -> Commit:
         """Send the fragments that prove a commit's authors; return the commit without unproven authors."""
-        hidden = []
-        for claim in claims_of(commit.tokens, commit.authors, self._digest):
-            signed = self.drafts.find(claim)
-            if signed is None:
-                hidden.append(claim)
-            elif not signed.is_told:
-                signed.is_told = True
-                credit = Credit(self.request.number, claim.author, signed.fragment.body, signed.fragment.signature)
-                self.request.channel.post(credit)
-        self._digest = commit.digest
-        self.drafts.forget_before(commit.position + len(commit.tokens))
-        authors = without(commit.authors, hidden) if self.session is not None else commit.authors
+        nodes = self.drafts.commit(commit.position, commit.tokens, commit.authors)
+        for author, node in zip(commit.authors, nodes, strict=True):
+            if node is not None and not node.signed.is_told:
+                node.signed.is_told = True
+                fragment = node.signed.fragment
+                self.request.channel.post(Credit(self.request.number, author, fragment.body, fragment.signature))
+        if self.session is None:
+            return commit
+        proven = zip(commit.authors, nodes, strict=True)
+        authors = bytes(0 if is_drafter(author) and node is None else author for author, node in proven)
         return replace(commit, authors=authors)
 
     def note_decision(self, author: int, why: str) -> None:
         """Report a decision to the client."""
         ledger = None if self.session is None else self.session.ledger
         nodes, rtt_s = ledger.told(author) if ledger is not None and author else (0, 0.0)
-        # The session may not have read the latest commits.
-        offered = None if ledger is None else ledger.offered_before(len(self.request.output))
+        offered = None if ledger is None else self.drafts.offered
         words = why.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
         self.request.channel.post(Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
 
@@ -212,7 +207,7 @@ class RequestCoordinator:
         self._transport = transport
         self._strategy = strategy
         self._most_requests = most_requests
-        self._stages = {transport.peer_id: stages}
+        self._stages = stages
         self._checkers = Threads("signatures", 1)
         self._offload = offload or self._checkers
         self._clock = clock
@@ -254,15 +249,14 @@ class RequestCoordinator:
             raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
         link = OwnLink(self._transport.peer_id, opened, partial(attach, request), progress)
         coordinated = CoordinatedRequest(request, link)
-        session = Session(
-            self._job(request, mandate, signed, opened),
-            OwnLinks(link, self._links),
-            self._offload,
-            failures=PeerFailures(),
-            speeds=PeerSpeeds(),
-            observer=coordinated,
-            drafts=coordinated.drafts,
+        shared = Shared(
+            links=OwnLinks(link, self._links),
+            offload=self._offload,
+            trials={self._strategy.name: self._trials_of(request.client)},
+            numbers=self._numbers,
         )
+        job = self._job(request, mandate, signed, opened)
+        session = Session(job, shared, observer=coordinated, drafts=coordinated.drafts)
         coordinated.session = session
         request.observer = coordinated.note
         coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
@@ -284,20 +278,20 @@ class RequestCoordinator:
         await self._links.close()
         self._checkers.close()
 
-    def _job(self, request: VerifierRequest, mandate: Mandate, signed: Signed[Mandate], opened: Opened) -> Job:
-        if (trials := self._trials.get(request.client)) is None:
+    def _trials_of(self, client: str) -> SpeedTrials:
+        if (trials := self._trials.get(client)) is None:
             trials = SpeedTrials(self._strategy.drafter_counts)
-            self._trials.note(request.client, trials)
+            self._trials.note(client, trials)
+        return trials
+
+    def _job(self, request: VerifierRequest, mandate: Mandate, signed: Signed[Mandate], opened: Opened) -> Job:
         return Job(
-            number=next(self._numbers),
             deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
             request=request.request,
             strategy=self._strategy,
-            verifiers={self._transport.peer_id: opened.pass_us / 1e6},
+            verifiers={self._transport.peer_id: AnnouncedVerifier(opened.pass_us / 1e6, self._stages)},
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
-            trials=trials,
             committed=tuple(request.output),
-            stages=self._stages,
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,
         )

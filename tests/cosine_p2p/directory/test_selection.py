@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -13,10 +12,8 @@ from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
     pick_drafters,
     rank_verifiers,
-    requests_of,
 )
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of, record_of
 
 PEERS = [identity_of(number) for number in range(20)]
@@ -77,21 +74,6 @@ def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
     ]
     for measured in ({}, {honest[0].peer_id: 0.06}):
         assert set(ranked([*absurd, *honest], passes_s=measured)[:3]) == set(honest)
-
-
-Offer = tuple[str, int, tuple[NodeRecord, ...]]
-
-
-def offered(*records: NodeRecord) -> list[Offer]:
-    """Numerics, number of tokens and verifiers of each form of a request for 200 tokens after a prompt of 100."""
-    wanted = {field.name: getattr(Sampling(), field.name) for field in fields(Sampling)} | {"max_new_tokens": 200}
-    requests = requests_of(records, wanted, tokens=(1,) * 100, client="client", nonce=bytes(16), seed=1)
-    return [(request.numerics, request.max_new_tokens, verifiers) for request, verifiers in requests]
-
-
-def test_a_short_context_shortens_nobody_else_s_text() -> None:
-    liar, honest = record(0, context_tokens=101), record(1, context_tokens=1024)
-    assert offered(liar, honest) == [("float32", 200, (honest,)), ("float32", 1, (liar,))]
 
 
 def test_only_named_and_trusted_verifiers_may_serve_and_failed_ones_come_last() -> None:

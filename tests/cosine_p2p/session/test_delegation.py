@@ -1,4 +1,4 @@
-"""Tests of mandates, of proofs of authorship, and of stored drafts."""
+"""Tests of mandates, and of proofs of authorship."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -6,22 +6,24 @@ from typing import Any, cast
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.session.delegation import SILENCE_S, Coordinator, Delegation
-from cosine_p2p.session.drafts import MAX_KEPT_NODES, Claim, Drafts, SignedDraft, claims_of
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.drafts import Drafts, SignedDraft
+from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.upstream import Upstream
+from cosine_p2p.transport.link import PeerLinks
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Coordination, Mandates
-from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.digests import request_digest
 from cosine_protocol.draft import BASE, MANDATES, Draft, Fragment, Node, NodeBlock, open_mandate
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.fields import encode_body
-from cosine_protocol.verify import Commit, Credit, Delegate, PassStats
+from cosine_protocol.verify import Credit, Delegate
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
 NOW_S = 1000.0
-PASS_S = 0.1
+ANNOUNCED = AnnouncedVerifier(0.1)
 FAR_S = 0.05
 REQUEST = request_of(CLIENT.peer_id, max_new_tokens=300)
 D_0 = request_digest(REQUEST)
@@ -32,21 +34,20 @@ class Scene:
     mandates: Mandates = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
     coordination: Coordination = Coordination.AUTO
     strategy: str = "cosine"
-    drafts: Drafts = field(default_factory=Drafts)
+    drafts: Drafts = field(default_factory=lambda: Drafts(D_0))
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
         job = Job(
-            number=7,
             deadline_s=1e9,
             request=REQUEST,
             strategy=ALL_STRATEGIES[self.strategy],
-            verifiers={VERIFIER.peer_id: PASS_S},
+            verifiers={VERIFIER.peer_id: ANNOUNCED},
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
-            mandates=self.mandates,
             coordination=self.coordination,
         )
-        self.delegation = Delegation(job, D_0, self.drafts)
+        shared = Shared(links=cast(PeerLinks, None), offload=call_at_once, mandates=self.mandates)
+        self.delegation = Delegation(job, shared, D_0, self.drafts)
 
     def offer(
         self,
@@ -59,18 +60,19 @@ class Scene:
         watch = SimpleNamespace(announced_pass_s=0.0)
         upstream = SimpleNamespace(link=link, watch=watch, number=7, is_opened=True)
         return self.delegation.offer(
-            cast(Upstream, upstream), drafters_may_pay=drafters_may_pay, now_s=NOW_S, left_s=60.0
+            cast(Upstream, upstream), ANNOUNCED, drafters_may_pay=drafters_may_pay, now_s=NOW_S, left_s=60.0
         )
+
+    def checked(self, tokens: tuple[int, ...], authors: bytes) -> bytes:
+        """Return the authors of a first commit that count."""
+        nodes = self.drafts.commit(0, tokens, authors)
+        return self.delegation.checked_authors(authors, nodes, now_s=NOW_S)
 
 
 def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> Credit:
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
     body = encode_body(Draft(99, 1, D_0, 0, nodes))
     return Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
-
-
-def commit(tokens: tuple[int, ...], authors: bytes) -> Commit:
-    return Commit(7, 0, tokens, roll_digest(D_0, tokens), authors, PassStats(0, 0, 0))
 
 
 def delegated() -> Scene:
@@ -121,7 +123,7 @@ def test_an_author_counts_if_its_signature_is_shown_before_the_commit() -> None:
     scene = delegated()
     scene.delegation.note_credit(credit((5, 6)))
     scene.delegation.note_credit(credit((5, 8), author=2, signer=4))
-    authors = scene.delegation.checked_authors(commit((5, 6, 7), b"\1\1\0"), D_0, now_s=NOW_S)
+    authors = scene.checked((5, 6, 7), b"\1\1\0")
     assert (authors, scene.delegation.taken_back) == (b"\1\1\0", "")
 
 
@@ -146,7 +148,7 @@ def test_a_verifier_that_shows_no_signature_is_found_out_and_not_asked_again(sho
     scene = delegated()
     if shown is not None:
         scene.delegation.note_credit(shown)
-    authors = scene.delegation.checked_authors(commit((5, 7), b"\1\0"), D_0, now_s=NOW_S)
+    authors = scene.checked((5, 7), b"\1\0")
     assert authors == b"\0\0"
     assert "without showing" in scene.delegation.taken_back
     scene.delegation.take_back(scene.delegation.taken_back)
@@ -161,14 +163,14 @@ def test_after_it_was_taken_back_drafts_count_that_the_client_checked_itself() -
     scene.delegation.take_back("the verifier declined")
     shown = credit((5, 6))
     draft = Draft(7, 1, D_0, 0, NodeBlock.of([Node(BASE, 5, 1.0)]))
-    scene.drafts.add(SignedDraft(1, Fragment(shown.body, shown.signature), draft, is_checked=True))
-    authors = scene.delegation.checked_authors(commit((5, 6), b"\1\1"), D_0, now_s=NOW_S)
+    scene.drafts.add(1, SignedDraft(Fragment(shown.body, shown.signature), is_checked=True), draft)
+    authors = scene.checked((5, 6), b"\1\1")
     assert (authors, scene.delegation.taken_back) == (b"\1\0", "")
 
 
 def test_without_a_mandate_commits_are_believed_as_ever_and_credits_are_a_breach() -> None:
     scene = Scene(coordination=Coordination.CLIENT)
-    assert scene.delegation.checked_authors(commit((5,), b"\1"), D_0, now_s=NOW_S) == b"\1"
+    assert scene.checked((5,), b"\1") == b"\1"
     with pytest.raises(RemoteProtocolError):
         scene.delegation.note_credit(credit((5,)))
     with pytest.raises(RemoteProtocolError):
@@ -194,35 +196,6 @@ def test_a_delegate_whose_drafters_bring_nothing_for_long_is_not_asked_for_a_whi
         assert scene.offer() is not None
         if credited:
             scene.delegation.note_credit(credit((tokens[0],)))
-        scene.delegation.checked_authors(commit(tokens, authors + bytes(len(tokens) - 1)), D_0, now_s=NOW_S)
+        scene.checked(tokens, authors + bytes(len(tokens) - 1))
         scene.delegation.end(NOW_S)
     assert Scene(mandates=mandates).offer() is None
-
-
-def chained(tokens: tuple[int, ...], *, author: int = 1) -> SignedDraft:
-    nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
-    draft = Draft(1, 1, roll_digest(D_0, ()), 0, nodes)
-    return SignedDraft(author, Fragment(b"", bytes(64)), draft, is_checked=False)
-
-
-def claims(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> list[Claim]:
-    return list(claims_of(tokens, authors, roll_digest(D_0, after)))
-
-
-def test_a_node_shows_its_own_author_and_prefix_only() -> None:
-    drafts, sent = Drafts(), chained((5, 6, 7))
-    drafts.add(sent)
-    assert [drafts.find(claim) for claim in claims((5, 6), b"\1\1")] == [sent, sent]
-    assert [drafts.find(claim) for claim in claims((5, 6), b"\2\1")] == [None, sent]
-    assert [drafts.find(claim) for claim in claims((6,), b"\1")] == [None]
-    assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(5, 6))] == [sent]
-    assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(6, 5))] == [None]
-
-
-def test_a_flood_costs_its_author_alone() -> None:
-    drafts, first = Drafts(), chained((5,), author=2)
-    drafts.add(first)
-    for token in range(MAX_KEPT_NODES + 1):
-        drafts.add(chained((token,)))
-    assert [drafts.find(claim) is None for claim in claims((0,), b"\1")] == [True]
-    assert [drafts.find(claim) for claim in claims((5,), b"\2")] == [first]

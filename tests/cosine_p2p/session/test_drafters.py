@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from cosine_lab.emulation.virtual_loop import call_at_once
-from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, DrafterLedger, Drafters
+from cosine_p2p.session.counts import DrafterLedger
+from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, Drafters
 from cosine_p2p.session.drafts import Drafts
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.job import Job, Shared
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.transport.link import Delivery, PeerLinks, Sink
-from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
 from cosine_protocol.draft import (
@@ -80,17 +80,16 @@ class Swarm:
         self.delivered: list[Delivery | FragmentReceived] = []
         self.ledger = DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
         facts: dict[str, Any] = {"verifiers": {}, "drafters": (), "strategy": STRATEGIES["cosine"]}
-        made = Job(number=NUMBER, deadline_s=60.0, **{"request": REQUEST, **facts, **job})
+        made = Job(deadline_s=60.0, **{"request": REQUEST, **facts, **job})
         self.drafters = Drafters(
             self.ledger,
             job=made,
+            shared=Shared(links=cast("PeerLinks", self), offload=call_at_once),
+            number=NUMBER,
+            drafts=Drafts(D_0),
             d_0=D_0,
-            links=cast("PeerLinks", self),
             output=self.output,
-            offload=call_at_once,
             deliver=self.delivered.append,
-            failures=PeerFailures(),
-            drafts=Drafts(),
         )
 
     async def get(self, peer_id: str, protocol: str) -> FakeLink:
@@ -111,12 +110,10 @@ class Swarm:
 
     async def taken(self, *batches: list[Delivery]) -> tuple[list[tuple[int, int]], list[Delivery]]:
         """Return authors and sequence numbers of accepted fragments, and refused deliveries, of some batches."""
-        checking = asyncio.ensure_future(self.drafters.check_fragments())
         for batch in batches:
             for delivery in batch:
                 self.links[delivery.peer_id].sinks[NUMBER](delivery)
             await asyncio.sleep(1.0)
-        checking.cancel()
         received = [one for one in self.delivered if isinstance(one, FragmentReceived)]
         refused = [one for one in self.delivered if isinstance(one, Delivery)]
         return [(one.author, one.draft.sequence) for one in received], refused
@@ -211,25 +208,3 @@ async def test_a_flood_costs_its_sender_alone() -> None:
     assert [place for place, (author, _) in enumerate(passed) if author == 2] == [1, 3]
     assert len(passed) == MAX_WAITING_FRAGMENTS + 2
     assert passed[-1] == (1, 2 * MAX_WAITING_FRAGMENTS)
-
-
-KINDS = [("code",), ("code", "math"), ()]
-RECORDS = [record_of(identity_of(number), now_s=0.0, expertise=kinds) for number, kinds in enumerate(KINDS)]
-
-
-def chain(tokens: int) -> NodeBlock:
-    return NodeBlock.of([Node(index - 1, 7, 1.0) for index in range(tokens)])
-
-
-def test_a_position_is_offered_once_however_many_nodes_stand_for_it_and_before_it_is_committed() -> None:
-    ledger = DrafterLedger(RECORDS)
-    tree = NodeBlock.of([Node(BASE, 7, 1.0), Node(BASE, 8, 1.0), Node(1, 9, 1.0)])
-    ledger.note_drafted(1, tree, 1)
-    ledger.note_drafted(2, chain(2), 2)
-    # No output has such a position.
-    ledger.note_drafted(3, chain(3), 2**40)
-    ledger.credit(bytes([0, 1, 0]))
-    assert ledger.offered == 2
-    ledger.note_drafted(3, chain(3), 0)
-    ledger.credit(bytes([2, 0]))
-    assert ledger.offered == 3

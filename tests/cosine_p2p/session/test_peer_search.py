@@ -9,17 +9,17 @@ import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.request.options import DEFAULTS, ClientOptions, merge_options
-from cosine_p2p.session.auditing import Auditing
+from cosine_p2p.session.job import Shared
 from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, PeerSearch
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Mandates
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_p2p.trust.standing import Standings
+from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.records import NetworkCoordinate, NodeRecord
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 
@@ -56,12 +56,14 @@ class Scene:
         options: ClientOptions = {"target": TARGET, **self.options}  # type: ignore[typeddict-item]
         return PeerSearch(
             finds=RecentFinds(self.directory, links, lambda: NOW_S),
-            links=links,
+            shared=Shared(
+                links=links,
+                offload=call_at_once,
+                distances=self.distances,
+                failures=self.failures,
+                mandates=self.mandates,
+            ),
             choose_digest=lambda name, offered: min(offered),
-            mandates=self.mandates,
-            speeds=PeerSpeeds(),
-            distances=self.distances,
-            auditing=Auditing(self.failures, Standings()),
             target=Target(TARGET),
             strategy=STRATEGIES[self.strategy],
             options=merge_options(DEFAULTS, options, ClientOptions),

@@ -8,14 +8,12 @@ from typing import TypeVar
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_p2p.session.job import Job, OtherVerifiers
+from cosine_p2p.session.job import AnnouncedVerifier, Job, OtherVerifiers, Shared
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, GenerationFailed
@@ -31,7 +29,6 @@ VERIFIER = identity_of(1)
 STATS = PassStats(0, 1, 60_000)
 REQUEST = request_of("client", max_new_tokens=3)
 D_0 = request_digest(REQUEST)
-NUMBER = 4
 Script = Callable[[int], Iterable[Message]]
 Behaviour = Callable[[Channel, Message], Coroutine[None, None, None]]
 
@@ -91,17 +88,17 @@ async def played(
     transport = network.join("client")
     links = Links(transport)
     job = Job(
-        number=NUMBER,
         deadline_s=60.0,
         request=REQUEST,
         strategy=STRATEGIES["plain"],
-        verifiers={identity_of(n).peer_id: 0.0009 for n in (verifiers if asked_first is None else asked_first)},
-        others=others or OtherVerifiers(),
+        verifiers={
+            identity_of(n).peer_id: AnnouncedVerifier(0.0009)
+            for n in (verifiers if asked_first is None else asked_first)
+        },
         drafters=(),
-        trials=SpeedTrials(()),
     )
-    failures = PeerFailures()
-    session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
+    shared = Shared(links=links, offload=_at_once)
+    session = Session(job, shared, others=others)
     tokens, error = list[int](), ""
     try:
         async for some in session.stream():
@@ -110,7 +107,7 @@ async def played(
         error = str(failed)
     seconds = asyncio.get_running_loop().time()
     await links.close()
-    return Outcome(session, tokens, error, seconds, failures.avoided(seconds))
+    return Outcome(session, tokens, error, seconds, shared.failures.avoided(seconds))
 
 
 def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
@@ -214,9 +211,9 @@ async def leave_after_one(channel: Channel, message: Message) -> None:
 
 
 class FoundLater(OtherVerifiers):
-    async def present(self) -> dict[str, float]:
+    async def present(self) -> dict[str, AnnouncedVerifier]:
         await asyncio.sleep(1.0)
-        return {identity_of(2).peer_id: 0.0009}
+        return {identity_of(2).peer_id: AnnouncedVerifier(0.0009)}
 
 
 @pytest.mark.parametrize("behave", [None, leave_after_one], ids=["gone", "lost in the middle"])
@@ -224,5 +221,5 @@ def test_where_verifiers_of_an_earlier_run_fail_those_of_now_go_on(behave: Behav
     first = {} if behave is None else {1: behave}
     done = played({**first, 2: serve_all}, asked_first=(1,), others=FoundLater())
     assert (done.tokens, done.error) == ([5, 6, 7], "")
-    assert list(done.session.job.verifiers) == [identity_of(1).peer_id, identity_of(2).peer_id]
+    assert list(done.session.verifiers) == [identity_of(1).peer_id, identity_of(2).peer_id]
     assert done.seconds < 1.5

@@ -2,12 +2,9 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import cast
 
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials, VerifierQueue
-from cosine_p2p.transport.link import Links, PeerLink
-from cosine_protocol.errors import PeerLost
-from tests.protocol.samples import request_of
+from cosine_p2p.transport.patience import end_all
 from tests.scenes import in_virtual_time
 
 GIVEN_UP_S = 4.0
@@ -18,45 +15,35 @@ class Net:
     """Peers that answer a dial after some seconds; others never answer."""
 
     answers_s: dict[str, float]
-    needed: int = 1
     used: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
 
-    async def get(self, peer_id: str, protocol: str) -> str:
+    async def dial(self, peer_id: str) -> None:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             await asyncio.sleep(min(GIVEN_UP_S, self.answers_s.get(peer_id, GIVEN_UP_S)))
         finally:
             self.at_once -= 1
-        if peer_id not in self.answers_s:
-            raise PeerLost(peer_id, "no answer")
-        return peer_id
-
-    def use(self, link: PeerLink) -> bool:
-        if len(self.used) >= self.needed:
-            return False
-        self.used.append(str(link))
-        return True
-
-    def lose(self, peer_id: str, lost: PeerLost) -> None:
-        self.lost.append(peer_id)
+        (self.used if peer_id in self.answers_s else self.lost).append(peer_id)
 
 
 @in_virtual_time
 async def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]]:
-    """Dial until enough are used or none is left; return the seconds, the rest of the queue, and late peers."""
+    """Dial until one is used or none is left; return the seconds, the rest of the queue, and late peers."""
     queue, loop = VerifierQueue(peers), asyncio.get_running_loop()
-    dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
-    dials.begin(net.needed, now_s=loop.time())
-    while len(net.used) < net.needed and len(dials):
-        await dials.wait(100.0, now_s=loop.time())
-        dials.begin(net.needed - len(net.used), now_s=loop.time())
-    late = dials.late(loop.time())
-    took_s = loop.time()
-    await dials.close()
+    dials: VerifierDials[asyncio.Task[None]] = VerifierDials(queue)
+    while not net.used:
+        for task in [task for task in dials if task.done()]:
+            dials.note_ended(task)
+        for peer_id in dials.due(1, now_s=loop.time()):
+            dials.note_begun(asyncio.ensure_future(net.dial(peer_id)), peer_id, now_s=loop.time())
+        timeout_s = dials.next_late_s(loop.time()) - loop.time()
+        await asyncio.wait(list(dials), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    late, took_s = dials.late(loop.time()), loop.time()
+    await end_all(dials)
     return took_s, queue, late
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.request.generation_config import apply_defaults, read_eos
+from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.request.model_defaults import KNOWN_TARGETS, apply_defaults, default_sampling
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.target import (
-    KNOWN_TARGETS,
     choose_digest,
-    default_sampling,
     parse_target,
     read_ends,
     read_target_facts,

@@ -16,7 +16,7 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.session.drafts import Drafts, SignedDraft, claims_of
+from cosine_p2p.session.drafts import Drafts, SignedDraft, is_drafter
 from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
 from cosine_protocol.draft import Draft, Fragment, Mandate
@@ -107,7 +107,7 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
 ) -> None:
     request = await coordinated(caller)
     await caller.until(FinalMessage)
-    shown, before, output = Drafts(), request_digest(request), list[int]()
+    shown, output = Drafts(request_digest(request)), list[int]()
     proven, bodies = 0, []
     for message in caller.heard:
         if isinstance(message, Credit):
@@ -116,12 +116,12 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
             fragment = Fragment(message.body, message.signature)
             signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
             verify(**signed, digest=request_digest(request), signature=message.signature)
-            shown.add(SignedDraft(1, fragment, decode_body(Draft, message.body)))
+            shown.add(1, SignedDraft(fragment), decode_body(Draft, message.body))
         elif isinstance(message, Commit):
-            claims = list(claims_of(message.tokens, message.authors, before))
-            assert all(shown.find(claim) for claim in claims)
-            proven += len(claims)
-            before = message.digest
+            nodes = shown.commit(message.position, message.tokens, message.authors)
+            drafted = [node for author, node in zip(message.authors, nodes, strict=True) if is_drafter(author)]
+            assert None not in drafted
+            proven += len(drafted)
             output += message.tokens
     assert tuple(output) == expected_output(request, bench.engine)
     assert proven > TOKENS // 4

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.model_defaults import apply_defaults
 from cosine_p2p.request.options import AUTO, NONE, TEXT_DEFAULTS, GenerationOptions, merge_options
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
