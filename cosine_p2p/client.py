@@ -20,7 +20,6 @@ from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.network import joining
 from cosine_p2p.own_texts.folders import OwnTexts, forget_all
 from cosine_p2p.request.chat import Chat
-from cosine_p2p.request.model_defaults import apply_defaults, default_sampling
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
     AUTO,
@@ -38,7 +37,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing
 from cosine_p2p.session.job import Shared
 from cosine_p2p.session.peer_search import Forms, PeerSearch
-from cosine_p2p.session.plan import Ask, GenerationPlan
+from cosine_p2p.session.plan import Ask, GenerationPlan, Wanted
 from cosine_p2p.session.probation import Probation
 from cosine_p2p.session.run import AsyncTextStream, Host, Run
 from cosine_p2p.strategy.base import StrategyKind
@@ -296,9 +295,8 @@ class AsyncClient:
     @lists_options(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncTextStream:
         """Generate a text in chunks. Raises `UsageError` at once, and as `generate` while it is read."""
-        read_prompt(prompt)
-        merge_options(self._options, options, GenerationOptions)
-        return AsyncTextStream(lambda: self.start(prompt, **options))
+        wanted = self._checked(prompt, options)
+        return AsyncTextStream(lambda: self._begin(wanted))
 
     @lists_options(GenerationOptions)
     async def start(
@@ -316,36 +314,44 @@ class AsyncClient:
         cached prefix, and its first `USER_BYTES` identify them for fair scheduling. Raises `UsageError` for
         requests that cannot be served and `GenerationFailed` if no verifier serves the target.
         """
-        checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
             raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
-        merge_options(self._options, options, GenerationOptions)
-        place = await self._connected()
-        # Joining may have found the target.
+        return await self._begin(self._checked(prompt, options, otherwise=otherwise, cache_scope=cache_scope))
+
+    def _checked(
+        self,
+        prompt: Prompt | EncodedPrompt,
+        options: GenerationOptions,
+        *,
+        otherwise: GenerationOptions = TEXT_DEFAULTS,
+        cache_scope: bytes | None = None,
+    ) -> Wanted:
+        checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         asked = merge_options(self._options, options, GenerationOptions)
-        nonce = self._nonces()
+        return Wanted(prompt=checked, options=asked, otherwise=otherwise, cache_scope=cache_scope)
+
+    async def _begin(self, wanted: Wanted) -> Run:
+        place = await self._connected()
+        nonce, asked = self._nonces(), wanted.options
         search = self._search(place, asked, random.Random(nonce).random)
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
         looking = asyncio.ensure_future(search.look_up_drafters())
         try:
-            candidates = await search.find(
-                takes_recalled=True, patience_s=min(self._patience_s, asked["timeout_s"])
-            )
-            first = candidates.records[0]
+            patience_s = min(self._patience_s, asked["timeout_s"])
+            candidates = await search.find(takes_recalled=True, patience_s=patience_s)
             codec = await self._codec(place, candidates.records)
-            encoded = await self._encoded(codec, checked, candidates.records)
+            encoded = await self._encoded(codec, wanted.prompt, candidates.records)
             texts = await self._encoder.encode_options(codec, encoded.reply, asked)
             found = await looking
             now_s = asyncio.get_running_loop().time()
-            drafters = search.choose_drafters(found, first, now_s=now_s)
+            drafters = search.choose_drafters(found, candidates.records[0], now_s=now_s)
         finally:
             looking.cancel()
-        published = default_sampling(first, asked=asked, otherwise=otherwise)
-        applied = apply_defaults(published, asked=asked, otherwise=otherwise)
+        applied = wanted.defaults_of(candidates.records[0])
         plan = GenerationPlan(
             ask=Ask(
                 tokens=encoded.tokens,
-                options={**otherwise, **applied.options, **asked, **texts.options},
+                options={**wanted.otherwise, **applied.options, **asked, **texts.options},
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),
@@ -358,7 +364,7 @@ class AsyncClient:
             applied=applied,
             reply=encoded.reply,
             prediction=texts.prediction,
-            cache_scope=cache_scope,
+            cache_scope=wanted.cache_scope,
         )
         forms = Forms(search, candidates, plan.ask)
         if candidates.are_recalled:
@@ -460,6 +466,7 @@ class AsyncClient:
             shared=place.host.shared,
             choose_digest=place.swarm.choose_digest,
             target=self._target,
+            named=self.target,
             strategy=self._strategy_kind(options),
             options=options,
             chance=chance,

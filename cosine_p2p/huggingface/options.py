@@ -17,7 +17,8 @@ from cosine_p2p.request.arguments import (
     refuse_unknown,
     whole,
 )
-from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
+from cosine_p2p.request.generation_config import NOT_HONOURED, asks_for_nothing
+from cosine_p2p.request.model_defaults import VALUES
 from cosine_p2p.request.options import GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import MAX_TOKEN_ID

@@ -20,7 +20,7 @@ from cosine_p2p.text.target import Target, settled_digest
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import ClockOff, CosineError, GenerationFailed, PeerLost
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request
 from cosine_protocol.verify import VERIFY
 
@@ -54,6 +54,8 @@ class PeerSearch:
     shared: Shared
     choose_digest: Callable[[str, Mapping[bytes, int]], bytes]
     target: Target
+    named: str
+    """The target as the user names it."""
     strategy: StrategyKind
     options: ClientOptions
     chance: Chance
@@ -82,16 +84,15 @@ class PeerSearch:
                 self.target.name, Counter(record.target_digest for record in found)
             )
             found = [record for record in found if record.target_digest == digest]
-        named = self.options.get("target") or ALL_TARGETS
         if not found:
             raise GenerationFailed(
-                f"No verifier serves {named!r} in this network; check --initial-peers, or start one with "
-                f"`cosine-node verify --model {named}`."
+                f"No verifier serves {self.named!r} in this network; check --initial-peers, or start one with "
+                f"`cosine-node verify --model {self.named}`."
             )
         candidates = self._ranked(found)
         if not candidates.records:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
-            raise GenerationFailed(f"No verifier of {named!r} fits the options; available: {offered}.")
+            raise GenerationFailed(f"No verifier of {self.named!r} fits the options; available: {offered}.")
         return candidates
 
     async def find_present(self) -> Candidates:

@@ -11,10 +11,13 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_p2p.request.options import ClientOptions, window_of
+from cosine_p2p.request.chat import Chat
+from cosine_p2p.request.model_defaults import apply_defaults, default_sampling
+from cosine_p2p.request.options import ClientOptions, GenerationOptions, window_of
 from cosine_p2p.request.results import AppliedConfig
 from cosine_p2p.session.job import AnnouncedVerifier, Job
 from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.text.prompt import EncodedPrompt
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
@@ -33,6 +36,22 @@ from cosine_protocol.request import (
 from cosine_protocol.verify import check_room
 
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller of a client wants, checked."""
+
+    prompt: str | tuple[int, ...] | Chat | EncodedPrompt
+    options: ClientOptions
+    otherwise: GenerationOptions
+    """Defaults of what neither the options nor the model's generation config set."""
+    cache_scope: bytes | None = None
+
+    def defaults_of(self, verifier: NodeRecord) -> AppliedConfig:
+        """Return the values that the generation config of a verifier's model sets."""
+        published = default_sampling(verifier, asked=self.options, otherwise=self.otherwise)
+        return apply_defaults(published, asked=self.options, otherwise=self.otherwise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

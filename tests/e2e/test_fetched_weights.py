@@ -18,8 +18,9 @@ from cosine_engine import zoo
 from cosine_engine.gguf.unfolding import unfold
 from cosine_engine.gguf.writing import write_gguf
 from cosine_p2p import AsyncClient
+from cosine_p2p.request.model_defaults import KNOWN_TARGETS
 from cosine_p2p.text.held_weights import HeldWeights
-from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
+from cosine_p2p.text.target import read_target_facts
 from cosine_protocol.errors import GenerationFailed
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy

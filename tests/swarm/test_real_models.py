@@ -37,8 +37,9 @@ from cosine_node.chains.engine import StagedEngine
 from cosine_node.stages.host import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.request.model_defaults import KNOWN_TARGETS
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
+from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState

@@ -65,6 +65,7 @@ class Scene:
             ),
             choose_digest=lambda name, offered: min(offered),
             target=Target(TARGET),
+            named=TARGET,
             strategy=STRATEGIES[self.strategy],
             options=merge_options(DEFAULTS, options, ClientOptions),
             chance=Random(seed).random,
