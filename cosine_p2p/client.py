@@ -14,7 +14,6 @@ from typing import Final, Protocol, TypeVar, Unpack
 from cosine_p2p.access import Access
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.directory.selection import Chance
 from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.network import joining
@@ -36,7 +35,7 @@ from cosine_p2p.request.options import (
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing
 from cosine_p2p.session.job import Shared
-from cosine_p2p.session.peer_search import Forms, PeerSearch
+from cosine_p2p.session.peer_search import REUSE_S, Forms, PeerSearch, RecentFinds
 from cosine_p2p.session.plan import Ask, GenerationPlan, Wanted
 from cosine_p2p.session.probation import Probation
 from cosine_p2p.session.run import AsyncTextStream, Host, Run

@@ -155,7 +155,7 @@ def fragment_to_text() -> Walk:
 
 
 def test_the_walks_are_short() -> None:
-    for walk, most_acting, most in ((prompt_to_wire(), 9, 42), (fragment_to_text(), 8, 30)):
+    for walk, most_acting, most in ((prompt_to_wire(), 8, 42), (fragment_to_text(), 8, 30)):
         assert len(walk.acting) <= most_acting and len(walk.functions) <= most, f"\n{walk}"
 
 

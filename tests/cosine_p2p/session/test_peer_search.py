@@ -11,10 +11,9 @@ from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_p2p.directory.distances import Distances
-from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.request.options import DEFAULTS, ClientOptions, merge_options
 from cosine_p2p.session.job import Shared
-from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, PeerSearch
+from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS, PeerSearch, RecentFinds
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Links

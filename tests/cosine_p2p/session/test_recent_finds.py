@@ -4,7 +4,7 @@ import asyncio
 
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
+from cosine_p2p.session.peer_search import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
 from cosine_protocol.records import NodeRecord, Role
