@@ -92,14 +92,6 @@ def test_where_the_client_coordinates_its_own_neighbours_are_asked(scene: Scene)
     assert chosen <= ids(NEAR_CLIENT) and len(chosen) == MAX_ASKED_DRAFTERS
 
 
-def test_a_liar_next_door_is_preferred_only_until_its_verifier_has_measured_it() -> None:
-    scene = Scene(options={"coordination": "verifier", "max_drafters": 1})
-    liar = record_of(identity_of(50), now_s=NOW_S, coordinate=at(100))
-    assert scene.chosen([liar, *NEAR_VERIFIER]) == {liar.peer_id}
-    scene.distances.note_told(VERIFIER.peer_id, liar.peer_id, 0.2, now_s=NOW_S)
-    assert scene.chosen([liar, *NEAR_VERIFIER]) <= ids(NEAR_VERIFIER)
-
-
 def test_those_that_failed_lately_are_left_out() -> None:
     scene = Scene()
     scene.failures.note_failed(NEAR_VERIFIER[0].peer_id, now_s=NOW_S)

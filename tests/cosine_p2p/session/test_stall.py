@@ -1,16 +1,13 @@
 """Tests of the time limits of a verifier."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.session.stall import (
     ANNOUNCED_S,
-    COUNTING,
     LEAST_TOKEN_S,
     LONGEST_S,
     SLACK,
-    SLOW_AFTER_S,
     STALL_S,
     UNKNOWN_TOKEN_S,
     Watch,
@@ -50,19 +47,6 @@ def committing(
 def test_silence_is_a_stall() -> None:
     assert left_at_s(committing()) == left_at_s(committing(announced_s=HOUR_S)) == (STALL_S, STALLED)
     assert left_at_s(Watch(since_s=7.0)) == (STALL_S, STALLED)
-
-
-def test_one_that_only_counts_is_left_for_another_soon_and_otherwise_within_a_bound() -> None:
-    assert left_at_s(committing(commits=200), counts=True) == (COUNTING * STALL_S, TOO_SLOW)
-    assert left_at_s(committing(commits=2), counts=True) == (SLOW_AFTER_S - STEP_S, TOO_SLOW)
-    assert left_at_s(Watch(since_s=0.0, usual=USUAL), counts=True) == (COUNTING * STALL_S, TOO_SLOW)
-    assert left_at_s(committing(), counts=True, is_lone=True) == (LONGEST_S, TOO_SLOW)
-
-
-@pytest.mark.parametrize("usual", [USUAL, UsualSpeeds()])
-def test_a_token_now_and_then_is_too_slow_where_others_were_faster(usual: UsualSpeeds) -> None:
-    at_s, why = left_at_s(committing(pass_s=3.5, commits=1, usual=usual), commit_every_s=3.5)
-    assert SLOW_AFTER_S - STEP_S <= at_s < SLOW_AFTER_S + 4.0 and why == TOO_SLOW
 
 
 def test_it_is_kept_where_all_are_as_slow_or_nobody_else_is_there() -> None:

@@ -43,13 +43,6 @@ def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> Commit:
     return Commit(1, len(after), tokens, digest, bytes(len(tokens)), PassStats(0, 0, 60_000))
 
 
-def signed(number: int, first: int, start: int, end: int) -> Commit:
-    """Return a commit of `OUTPUT[start:end]` by a verifier that signs all tokens from `first`."""
-    part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
-    transcript = sign(identity_of(number), part, digest=D_0)
-    return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
-
-
 def test_nothing_is_taken_before_the_request_is_open() -> None:
     with pytest.raises(RemoteProtocolError, match="before the request was opened"):
         upstream(is_opened=False).take(commit((1,)), authors=0)
@@ -69,23 +62,6 @@ def test_the_pace_is_remembered_without_round_trips_once_there_is_enough_of_it(
     usual = speeds.usual([verifier.peer_id], now_s=10.0)
     assert usual.pass_s == pytest.approx(pass_s)
     assert usual.prefill_token_s == pytest.approx(prefill_s)
-
-
-def test_each_part_of_a_stream_is_a_claim_of_its_own_and_its_latest_transcript_counts() -> None:
-    streams = SignedStreams()
-    first, second, third = upstream(), upstream(OUTPUT[:2], number=2), upstream(OUTPUT[:3])
-    for verifier, one in (
-        (first, signed(1, 0, 0, 1)),
-        (first, signed(1, 0, 1, 2)),
-        (second, signed(2, 2, 2, 3)),
-        (third, commit(OUTPUT[3:], after=OUTPUT[:3])),
-    ):
-        verifier.take(one, authors=0)
-        streams.note(verifier)
-    assert [(claim.author, open_claim(claim).first, claim.tokens) for claim in streams.claims(REQUEST, OUTPUT)] == [
-        (identity_of(1).peer_id, 0, OUTPUT[:2]),
-        (identity_of(2).peer_id, 2, OUTPUT[:3]),
-    ]
 
 
 TELLING = replace(REQUEST, prompt=(1, 2, 3), logprobs=AskedLogprobs(1, of_prompt=True))

@@ -47,28 +47,12 @@ async def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, lis
     return took_s, queue, late
 
 
-def test_one_that_answers_soon_is_dialled_alone() -> None:
-    net = Net({"a": 0.1, "b": 0.1})
-    took_s, queue, _ = dialled(net, ["a", "b"])
-    assert (net.used, net.most_at_once, queue.next(0.0)) == (["a"], 1, "b")
-    assert took_s < DIAL_NEXT_S
-
-
 def test_tarpits_are_dialled_side_by_side() -> None:
     net = Net({"honest": 0.1})
     took_s, _, late = dialled(net, [*"abcdefghijkl", "honest"])
     assert net.used == ["honest"] and took_s < GIVEN_UP_S + 6 * DIAL_NEXT_S
     assert net.most_at_once <= MAX_DIALS
     assert set(net.lost) | set(late) >= set("abcdefghijk")
-
-
-def test_who_backs_off_comes_after_the_others_and_when_its_time_has_come() -> None:
-    queue = VerifierQueue(["a", "b", "c"])
-    queue.back_off(queue.next(0.0) or "", until_s=5.0)
-    queue.back_off(queue.next(0.0) or "", until_s=3.0)
-    assert queue.next(9.0) == "c"
-    assert (queue.next(2.9), queue.next_at_s) == (None, 3.0)
-    assert [queue.next(5.0), queue.next(5.0), queue.next(5.0)] == ["b", "a", None]
 
 
 def test_who_was_too_slow_is_asked_once_more_after_all_others() -> None:

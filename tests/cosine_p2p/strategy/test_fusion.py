@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cosine_p2p.strategy.fusion import Calibration, FusedView, Fusion
+from cosine_p2p.strategy.fusion import FusedView, Fusion
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.draft import BASE, Node
 
@@ -29,12 +29,6 @@ def child(tree: LiveTree, token: int) -> TreeNode:
     return tree.root.children[token]
 
 
-def test_one_drafter_is_taken_at_its_calibrated_word() -> None:
-    tree, calibration = tree_of({1: {5: 0.6, 6: 0.2}}), Calibration()
-    assert view_of(tree, 1).conditional(child(tree, 5)) == pytest.approx(calibration(0.6, is_first=True))
-    assert view_of(tree, 1).conditional(child(tree, 6)) == pytest.approx(calibration(0.2, is_first=False))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
     rng = random.Random(seed)
@@ -45,12 +39,6 @@ def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
         ours = view_of(one, 1, 2, 3).conditional(node)
         theirs = view_of(other, *order).conditional(child(other, node.token))
         assert ours == pytest.approx(theirs), f"seed {seed}"
-
-
-def test_an_author_far_behind_still_has_a_say() -> None:
-    tree = tree_of({1: {5: 0.6}, 2: {6: 0.6}})
-    ahead, behind = (Fusion().view(tree, {1: 0.999, 2: 0.001}).conditional(child(tree, token)) for token in (5, 6))
-    assert 0.02 < behind < 0.2 < ahead < 0.6
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,9 +75,3 @@ def test_to_repeat_what_others_drafted_before_is_not_to_speak() -> None:
     tree = tree_of({1: {5: 0.8, 6: 0.1}, 2: {5: 1.0}, 3: {6: 0.1}})
     [likelihoods] = Fusion().learn(tree, [5])
     assert likelihoods == pytest.approx({1: 0.8})
-
-
-def test_the_credit_goes_to_the_largest_weighted_claim() -> None:
-    tree = tree_of({2: {5: 0.6}, 1: {5: 0.6}, 3: {5: 0.7}})
-    assert view_of(tree, 1, 2).best_author(child(tree, 5)) == 1
-    assert view_of(tree, 1, 2, 3).best_author(child(tree, 5)) == 3
