@@ -96,7 +96,7 @@ def watched(walk: Walk) -> Iterator[Client]:
 
     async def join() -> Swarm:
         swarm = await SimulatedSwarm(one_way_s=0.0).__aenter__()
-        await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.5), (32, 0.55))))
+        await swarm.verifier(target_engine(), curve=CostCurve(((1, 1.0), (32, 1.1))))
         await swarm.drafter(draft_engine(0.8), curve=CostCurve(((1, 0.001), (32, 0.002))))
         return InProcess(swarm)
 
