@@ -4,10 +4,11 @@
 """
 
 import ast
+import asyncio
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,8 +17,11 @@ from types import FrameType
 from typing import Any, Final
 
 import cosine_p2p
+from cosine_engine.base import Engine, Row
 from cosine_engine.curve import CostCurve
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_node.passes.runner import Pass
 from cosine_p2p import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.request.origins import OWN_SOURCES
@@ -90,17 +94,32 @@ def _is_of_a_node(frame: FrameType | None) -> bool:
     return False
 
 
+class WaitingRunner(InlineRunner):
+    """A runner that begins no pass before `is_due`, so that drafts come in time on a busy machine."""
+
+    def __init__(self, engine: Engine, is_due: Callable[[], bool]) -> None:
+        super().__init__(engine, CostCurve(((1, 0.2), (32, 0.22))))
+        self._is_due = is_due
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        for _ in range(300):
+            if self._is_due():
+                break
+            await asyncio.sleep(0.1)
+        return await super().forward(rows)
+
+
 @contextmanager
 def watched(walk: Walk) -> Iterator[Client]:
     """A client, with a verifier and a drafter in its process, that has joined and generated once."""
+    is_watching = threading.Event()
 
     async def join() -> Swarm:
-        swarm = await SimulatedSwarm(one_way_s=0.0).__aenter__()
-        await swarm.verifier(target_engine(), curve=CostCurve(((1, 1.0), (32, 1.1))))
+        swarm, engine = await SimulatedSwarm(one_way_s=0.0).__aenter__(), target_engine()
+        runner = WaitingRunner(engine, lambda: walk.is_begun or not is_watching.is_set())
+        await swarm.verifier(engine, runner=runner)
         await swarm.drafter(draft_engine(0.8), curve=CostCurve(((1, 0.001), (32, 0.002))))
         return InProcess(swarm)
-
-    is_watching = threading.Event()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if is_watching.is_set():
