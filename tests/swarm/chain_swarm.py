@@ -270,7 +270,7 @@ class ChainSwarm:
     @property
     def chosen(self) -> list[str]:
         assert self.finder is not None and self.finder.found is not None
-        return [one.place.peer_id for one in self.finder.found.stages]
+        return [one.peer_id for one in self.finder.found.stages]
 
     async def still(self) -> None:
         """Assert that unused stages and the head hold no data."""

@@ -41,13 +41,15 @@ def even_parts(parts: int) -> list[LayerRange]:
 class _Books:
     """Implements `ChainBooks` of a stage: activations are zeros, results those of an engine."""
 
-    number: Final = 0
+    number = 0
 
     def __init__(self, host: "SimulatedStage", books: PagedEngine, answering: Engine | None) -> None:
         self._host = host
         self.books = books
         self._answering = answering
-        self.close: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        return
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         tokens = count_tokens(rows)
@@ -61,7 +63,7 @@ class _Books:
 class SimulatedStage:
     """A part of a target at a peer: implements `cosine_node.stages.served_chain.ChainHost`. `start` serves it."""
 
-    token_bytes: Final = TOKEN_BYTES
+    token_bytes = TOKEN_BYTES
 
     def __init__(
         self,

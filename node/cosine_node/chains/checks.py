@@ -175,7 +175,7 @@ class ChainChecks:
                     continue
                 entered, left = told
                 if (entered is None and not place.layers.is_first) or (left is None and not place.layers.is_last):
-                    links.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
+                    links.leave(f"{place}: it does not report what it has computed.", place.peer_id)
                     return
 
     async def _check(

@@ -88,8 +88,8 @@ class ChainFinder:
     async def close(self) -> None:
         """End the chain in use, if there is one."""
         links = self.links
-        if links is not None and links.failed_peer is not None:
-            self.known.note_failed(links.failed_peer, now_s=_now_s())
+        if links is not None and len(links.suspects) == 1:
+            self.known.note_failed(links.suspects[0], now_s=_now_s())
         elif links is not None:
             self.known.suspicions.note(links.suspects, now_s=_now_s())
         self._measure()
@@ -188,7 +188,7 @@ class ChainFinder:
     def _plan(self, found: FoundChain, pool_tokens: int, *, first_sequence: int = 0) -> ChainPlan:
         ways_s = chain_ways_s(found.peer_ids, head=self._transport.peer_id, rtt_s=self.known.known_rtt_s)
         return ChainPlan(
-            places=tuple(one.place for one in found.stages),
+            places=found.stages,
             target_digest=self.needs.target_digest,
             numerics=self.known.numerics or self.known.numerics_of(found),
             vocab_tokens=self.needs.vocab_tokens,

@@ -25,7 +25,6 @@ from cosine_node.chains.search import (
     FoundChain,
     NoChain,
     StagePlace,
-    StageSight,
     chain_seconds,
     find_chain,
     loaded_pass_s,
@@ -118,9 +117,9 @@ class KnownStages:
         record = self._records.get(peer_id)
         return None if record is None else record.stage
 
-    def curve(self, stage: StageSight) -> CostCurve:
+    def curve(self, stage: StagePlace) -> CostCurve:
         """The announced cost of passes at a stage; at most that of one pass for each token."""
-        offer = self._offer(stage.place.peer_id)
+        offer = self._offer(stage.peer_id)
         if offer is None or offer.wide_tokens < 2:
             return CostCurve(((1, stage.pass_s),))
         wide_s = min(max(stage.pass_s, offer.wide_pass_us / 1e6), offer.wide_tokens * stage.pass_s)
@@ -135,9 +134,9 @@ class KnownStages:
         """The present expected time of a pass over a chain that was found earlier."""
         floor_s = self._stranger_layer_s(now_s)
         present = [
-            one if record is None else self._sight(record, floor_s, now_s)
+            one if record is None else self._place(record, floor_s, now_s)
             for one in found.stages
-            for record in [self._records.get(one.place.peer_id)]
+            for record in [self._records.get(one.peer_id)]
         ]
         return chain_seconds(present, head=self._head, rtt_s=lambda one, other: self._rtt_s(one, other, now_s))
 
@@ -172,9 +171,9 @@ class KnownStages:
         floor_s = self._stranger_layer_s(now_s)
 
         def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
-            sights = [self._sight(record, floor_s, now_s) for record in records]
+            places = [self._place(record, floor_s, now_s) for record in records]
             return find_chain(
-                [replace(sight, pass_s=self._chance()) for sight in sights] if unlike else sights,
+                [replace(place, pass_s=self._chance()) for place in places] if unlike else places,
                 layers=self.needs.layers,
                 head=self._head,
                 rtt_s=lambda one, other: 0.0 if unlike else self._rtt_s(one, other, now_s),
@@ -241,11 +240,11 @@ class KnownStages:
         offers = ((record.pass_us / 1e6, record.stage) for record in self._records.values())
         return median_low(pass_s / len(offer.held) for pass_s, offer in offers if offer is not None)
 
-    def _sight(self, record: NodeRecord, stranger_layer_s: float, now_s: float) -> StageSight:
+    def _place(self, record: NodeRecord, stranger_layer_s: float, now_s: float) -> StagePlace:
         """A stage, with its measured or else announced pass time."""
         assert record.stage is not None
         measured_s = self.speeds.pass_s(record.peer_id, now_s=now_s)
         announced_s = loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1000)
         # If distances were overestimated, the measured time is 0.
         pass_s = measured_s or max(announced_s, stranger_layer_s * len(record.stage.held))
-        return StageSight(StagePlace(record.peer_id, record.stage.held), pass_s)
+        return StagePlace(record.peer_id, record.stage.held, pass_s)

@@ -7,8 +7,8 @@ stream of operations to the first stage, which passes them on; only the last sta
 a stream to the head, for reports of passes (`pass_times`), answers to probes (`checks`), and errors.
 
 The links are lost as a whole: with the first stream that ends, error, or answer that does not fit, all frames in
-flight fail. `failed_peer` is the stage at fault; if a stage got bad activations, it and the stage before are
-`suspects`, since either the one sent them or the other lies.
+flight fail. `suspects` are the stages of which one is at fault: if a stage got bad activations, it and the stage
+before, since either the one sent them or the other lies.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class ChainPlan:
             first_sequence=self.first_sequence,
             source=self.places[number - 1].peer_id if number else head,
             target=None if following is None else following.peer_id,
-            addresses=() if following is None else following.addresses,
+            addresses=(),
         )
 
 
@@ -144,8 +144,8 @@ class StageLinks:
         self._probes: dict[int, deque[_AskedProbe]] = {number: deque() for number in channels}
         self._reason: str | None = None
         self.lost = asyncio.Event()
-        self.failed_peer: str | None = None
         self.suspects: tuple[str, ...] = ()
+        """The stages of which one is at fault; a single one has failed."""
         reports = [TIMES in channels[number].features for number in range(len(plan.places))]
         self.times = PassTimes(reports=reports, ways_s=plan.ways_s or (0.0,) * len(reports))
 
@@ -249,7 +249,7 @@ class StageLinks:
             return results_of(answer, feed.rows, vocab_tokens=self.plan.vocab_tokens)
         except RemoteProtocolError as error:
             sentence = f"{self.plan.places[-1]}: {error}."
-            self.leave(sentence, peer_id=self.plan.places[-1].peer_id)
+            self.leave(sentence, self.plan.places[-1].peer_id)
             raise ChainLost(sentence) from None
 
     async def probe(self, probe: Probe) -> list[Traces | None]:
@@ -264,17 +264,17 @@ class StageLinks:
             asked.append(answer)
             self._probes[number].append(_AskedProbe(len(probe.parts), answer))
             if not channel.post(probe):
-                self.leave(f"{place}: it reads too slowly.", peer_id=place.peer_id)
+                self.leave(f"{place}: it reads too slowly.", place.peer_id)
         found = []
         for place, each in zip(self.plan.places, asked, strict=True):
             try:
                 async with asyncio.timeout(PROBE_S):
                     traces = None if each is None else await asyncio.shield(each)
             except TimeoutError:
-                self.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
+                self.leave(f"{place}: it does not report what it has computed.", place.peer_id)
                 traces = None
             if self._reason is not None:
-                raise ChainLost(self._reason, peer_id=self.failed_peer)
+                raise ChainLost(self._reason, peer_id=self.suspects[0] if len(self.suspects) == 1 else None)
             found.append(traces)
         return found
 
@@ -282,7 +282,7 @@ class StageLinks:
         first = self.plan.places[0]
         try:
             if not self._channels[0].post(message):
-                self.leave(f"{first}: it reads too slowly.", peer_id=first.peer_id)
+                self.leave(f"{first}: it reads too slowly.", first.peer_id)
                 return
         except LocalProtocolError as error:
             self.leave(f"An operation could not be sent: {error}.")
@@ -292,15 +292,12 @@ class StageLinks:
             self._sent_at_s = self._loop.time()
             self.times.note_sent(message.number, tokens=tokens, now_s=self._sent_at_s)
 
-    def leave(self, reason: str, *, peer_id: str | None = None, suspects: tuple[str, ...] = ()) -> None:
-        """Lose the links, if they are not lost already; on the event loop.
-
-        `peer_id` is the stage at fault; if it is not known, it is one of `suspects`.
-        """
+    def leave(self, reason: str, *suspects: str) -> None:
+        """Lose the links, if they are not lost already, by the fault of one of `suspects`; on the event loop."""
         if self._reason is not None:
             return
         self._reason = reason
-        self.failed_peer, self.suspects = peer_id, suspects
+        self.suspects = suspects
         for feed in self._unanswered:
             if not feed.answer.done():
                 feed.answer.set_result(None)
@@ -324,9 +321,9 @@ class StageLinks:
                 # The time, by the head's clock, at which the stage has sent the message.
                 self._take(number, said, self._loop.time() - (channel.rtt_s or 0.0) / 2)
         except PeerLost as lost:
-            self.leave(f"{place}: {lost.reason}.", peer_id=place.peer_id)
+            self.leave(f"{place}: {lost.reason}.", place.peer_id)
         except RemoteProtocolError as error:
-            self.leave(f"{place}: {error}.", peer_id=place.peer_id)
+            self.leave(f"{place}: {error}.", place.peer_id)
         else:
             await self._fail(number, said)
 
@@ -339,11 +336,11 @@ class StageLinks:
             await asyncio.sleep(CAUSE_S)
         if error.code == ErrorCode.BAD_ACTIVATIONS and number:
             # Either the stage before sent them, or this one lies.
-            self.leave(reason, suspects=self.stages[number - 1 : number + 1])
+            self.leave(reason, *self.stages[number - 1 : number + 1])
             return
         # A stage may take the room of an idle chain for another head.
         is_due = error.code == ErrorCode.OVERLOADED and self._is_idle
-        self.leave(reason, peer_id=None if is_due else place.peer_id)
+        self.leave(reason, *(() if is_due else (place.peer_id,)))
 
     def _take(self, number: int, said: Message, sent_s: float) -> None:
         """Handle a message that a stage sent at `sent_s`. Raises `RemoteProtocolError` if it was not expected."""

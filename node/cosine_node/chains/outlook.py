@@ -15,7 +15,6 @@ from cosine_node.chains.search import (
     USUAL_RTT_S,
     NoChain,
     StagePlace,
-    StageSight,
     chain_ways_s,
     find_chain,
     loaded_pass_s,
@@ -33,7 +32,7 @@ class Outlook:
     """The chain for one kind of model, or its `problem`; `pass_s` is a pass's time, `way_s` its network part."""
 
     kind: Kind
-    stages: tuple[StageSight, ...] = ()
+    stages: tuple[StagePlace, ...] = ()
     way_s: float = 0.0
     pass_s: float = 0.0
     problem: str = ""
@@ -51,10 +50,11 @@ def outlooks(records: Iterable[NodeRecord]) -> list[Outlook]:
 
 def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
     digest, numerics, layers = kind
-    places = {record.peer_id: record.coordinate for record in records}
-    sights = [
-        StageSight(
-            StagePlace(record.peer_id, record.stage.held),
+    coordinates = {record.peer_id: record.coordinate for record in records}
+    places = [
+        StagePlace(
+            record.peer_id,
+            record.stage.held,
             loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1e3),
         )
         for record in records
@@ -68,10 +68,10 @@ def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
     head = min(heads, default="")
 
     def rtt_s(one: str, other: str) -> float | None:
-        return estimated_rtt_s(places.get(one), places.get(other))
+        return estimated_rtt_s(coordinates.get(one), coordinates.get(other))
 
     try:
-        found = find_chain(sights, layers=layers, head=head, rtt_s=rtt_s)
+        found = find_chain(places, layers=layers, head=head, rtt_s=rtt_s)
     except NoChain as error:
         return Outlook(kind=kind, problem=str(error))
     ways_s = chain_ways_s(found.peer_ids, head=head, rtt_s=rtt_s)
@@ -97,8 +97,7 @@ def outlook_as_object(outlook: Outlook) -> dict[str, Any]:
         "target_digest": target_digest,
         "numerics": numerics,
         "stages": [
-            {"peer_id": one.place.peer_id, "layers": str(one.place.layers), "pass_s": one.pass_s}
-            for one in outlook.stages
+            {"peer_id": one.peer_id, "layers": str(one.layers), "pass_s": one.pass_s} for one in outlook.stages
         ],
         "way_s": outlook.way_s,
         "pass_s": outlook.pass_s,

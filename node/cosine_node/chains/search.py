@@ -30,34 +30,26 @@ class NoChain(CosineError):
 
 @dataclass(frozen=True, slots=True)
 class StagePlace:
-    """A stage: its peer id, layers and addresses."""
+    """A stage: its peer id and layers, and the seconds that a pass takes there under its load."""
 
     peer_id: str
     layers: LayerRange
-    addresses: tuple[str, ...] = ()
+    pass_s: float = 0.0
 
     def __str__(self) -> str:
         return f"Layers {self.layers} at {self.peer_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class StageSight:
-    """A stage, and the seconds that a pass takes there under its load."""
-
-    place: StagePlace
-    pass_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundChain:
     """Stages in order, and the seconds of a traversal from the head and back to it."""
 
-    stages: tuple[StageSight, ...]
+    stages: tuple[StagePlace, ...]
     seconds: float
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
-        return tuple(one.place.peer_id for one in self.stages)
+        return tuple(one.peer_id for one in self.stages)
 
 
 def loaded_pass_s(pass_s: float, *, busy: float) -> float:
@@ -70,9 +62,9 @@ def chain_ways_s(peer_ids: Sequence[str], *, head: str, rtt_s: Rtt) -> tuple[flo
     return tuple(_one_way_s(*each, rtt_s) for each in pairwise((head, *peer_ids, head)))
 
 
-def chain_seconds(stages: Sequence[StageSight], *, head: str, rtt_s: Rtt) -> float:
+def chain_seconds(stages: Sequence[StagePlace], *, head: str, rtt_s: Rtt) -> float:
     """The expected seconds of a traversal from the head over these stages and back."""
-    ways_s = chain_ways_s([one.place.peer_id for one in stages], head=head, rtt_s=rtt_s)
+    ways_s = chain_ways_s([one.peer_id for one in stages], head=head, rtt_s=rtt_s)
     return sum(ways_s) + sum(one.pass_s for one in stages)
 
 
@@ -85,7 +77,7 @@ NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def find_chain(
-    stages: Sequence[StageSight],
+    stages: Sequence[StagePlace],
     *,
     layers: int,
     head: str,
@@ -100,15 +92,15 @@ def find_chain(
     the best holder of any of their layers, then time. Pairs that are `apart` are never neighbours.
     """
     ordered = sorted(
-        (one for one in stages if one.place.layers.layers == layers),
-        key=lambda one: (one.place.layers.first, one.place.peer_id),
+        (one for one in stages if one.layers.layers == layers),
+        key=lambda one: (one.layers.first, one.peer_id),
     )
     # For each stage, in topological order, the best path to its end: avoided weight, lacking levels, seconds, and
     # the stages from the last to the first.
     ways: dict[int, tuple[int, int, float, tuple[int, ...]]] = {}
     ending: defaultdict[int, list[int]] = defaultdict(list)
     for index, one in enumerate(ordered):
-        peer_id, part = one.place.peer_id, one.place.layers
+        peer_id, part = one.peer_id, one.layers
         weight, lacking = avoided.get(peer_id, 0), _lacking(one, ordered, standing)
         before = [(0, 0, 0.0, ())] if part.is_first else [ways[other] for other in ending[part.first]]
         found = [
@@ -119,14 +111,14 @@ def find_chain(
                 (index, *path),
             )
             for avoided_before, levels, seconds, path in before
-            for sender in [ordered[path[0]].place.peer_id if path else head]
+            for sender in [ordered[path[0]].peer_id if path else head]
             if frozenset((sender, peer_id)) not in apart
         ]
         if found:
             ways[index] = min(found)
             ending[part.end].append(index)
     ends = [
-        (weight, levels, seconds + _one_way_s(ordered[path[0]].place.peer_id, head, rtt_s), path)
+        (weight, levels, seconds + _one_way_s(ordered[path[0]].peer_id, head, rtt_s), path)
         for weight, levels, seconds, path in map(ways.__getitem__, ending[layers])
     ]
     if not ends:
@@ -135,16 +127,16 @@ def find_chain(
     return FoundChain(stages=tuple(ordered[index] for index in reversed(path)), seconds=seconds)
 
 
-def _lacking(one: StageSight, others: Sequence[StageSight], standing: Mapping[str, int]) -> int:
+def _lacking(one: StagePlace, others: Sequence[StagePlace], standing: Mapping[str, int]) -> int:
     """The levels that a stage has less than the best holder of any of its layers."""
     if not standing:
         return 0
-    rivals = (other.place for other in others if other.place.layers.overlaps(one.place.layers))
-    return max(standing.get(rival.peer_id, 0) for rival in rivals) - standing.get(one.place.peer_id, 0)
+    rivals = (other for other in others if other.layers.overlaps(one.layers))
+    return max(standing.get(rival.peer_id, 0) for rival in rivals) - standing.get(one.peer_id, 0)
 
 
-def _why_none(stages: Sequence[StageSight], layers: int) -> str:
-    held = [one.place.layers for one in stages if one.place.layers.layers == layers]
+def _why_none(stages: Sequence[StagePlace], layers: int) -> str:
+    held = [one.layers for one in stages if one.layers.layers == layers]
     gaps = unheld(held, layers=layers)
     if gaps:
         return gaps_sentence(gaps)

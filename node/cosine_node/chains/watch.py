@@ -81,7 +81,7 @@ class ChainWatch:
         for stage, at_stage_s in zip(found.stages, ended.at_stage_s, strict=True):
             more_s = self._known.curve(stage).seconds(ended.tokens) - stage.pass_s
             pass_s = max(0.0, at_stage_s - more_s)
-            speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
+            speeds.note(stage.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
         for number, pair in enumerate(pairwise(found.peer_ids)):
             between_s = max(0.0, ended.between_s[1 + number] - size_bytes / LINK_BYTES_PER_S)
             speeds.note(pair, pass_s=between_s, expected_s=expected_s[number], now_s=now_s)
@@ -103,7 +103,7 @@ class ChainWatch:
         return min(max(ANSWER_S, STUCK_FACTOR * (stages_s + ways_s)), MOST_ANSWER_S)
 
     def _leave_stuck(self, links: StageLinks, found: FoundChain, stuck: StuckPass, now_s: float) -> None:
-        suspects = [found.stages[stage].place for stage in stuck.suspects]
+        suspects = [found.stages[stage] for stage in stuck.suspects]
         peer_ids = [place.peer_id for place in suspects]
         if self._known.has_chain_without(peer_ids, now_s=now_s):
             self._stuck_s.append(now_s)

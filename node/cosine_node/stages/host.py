@@ -236,8 +236,9 @@ class HostedChain:
 
     def __init__(self, model: StageModel, engine: StageEngine, number: int, close: Callable[[], object]) -> None:
         self._model = model
+        self._engine = engine
         self.number = number
-        self.books = engine
+        self.books: PagedEngine = engine
         self.close = close
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
@@ -250,7 +251,7 @@ class HostedChain:
             # Copied into torch's own memory, since the rounding of products depends on alignment.
             read = torch.frombuffer(bytearray(activations), dtype=dtype)
             entering = read.view(tokens, width).to(self._model.device, copy=True)
-        found = self.books.forward(rows, entering)
+        found = self._engine.forward(rows, entering)
         if isinstance(found, list):
             return found
         if not bool(torch.isfinite(found).all()):

@@ -15,7 +15,7 @@ chain without passes for a while is idle; the stage may give its room to another
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from cosine_engine.base import OutOfMemory, OutOfPages, Row, RowResult
@@ -72,36 +72,23 @@ NO_MEMORY: Final = "no memory is left for a pass"
 class ChainBooks(Protocol):
     """The sequences of one chain at this stage: `cosine_node.stages.host.HostedChain`."""
 
-    @property
-    def number(self) -> int:
-        """The unique number among the chains of a host."""
-
-    @property
-    def books(self) -> PagedEngine: ...
+    number: int
+    """Unique among the chains of a host."""
+    books: PagedEngine
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]: ...
 
-    @property
-    def close(self) -> Callable[[], object]: ...
+    def close(self) -> object: ...
 
 
 class ChainHost(Protocol):
     """The layers that this stage holds: `cosine_node.stages.host.StageHost`."""
 
-    @property
-    def layers(self) -> LayerRange: ...
-
-    @property
-    def numerics(self) -> str: ...
-
-    @property
-    def grammars(self) -> Grammars | None: ...
-
-    @property
-    def token_bytes(self) -> int: ...
-
-    @property
-    def pool_tokens(self) -> int: ...
+    layers: LayerRange
+    numerics: str
+    grammars: Grammars | None
+    token_bytes: int
+    pool_tokens: int
 
     def free_tokens(self, *, without: Collection[int] = ()) -> int:
         """The tokens of the largest pool that a new chain can have, without the chains of these numbers."""
@@ -155,12 +142,13 @@ class ServedChain:
         self.hosted.close()
         self.fail(PeerError(ErrorCode.OVERLOADED, "another head needs the room of this idle chain", RETRY_AFTER_S))
 
-    def begin(self) -> list[asyncio.Task[None]]:
+    def begin(self, following: Channel | None) -> list[asyncio.Task[None]]:
         """Tell the head that the stage has joined, and begin the work, which ends with the first of these tasks.
 
-        They raise `PeerError` and the errors of `receive`.
+        `following` is the stream to the next stage. The tasks raise `PeerError` and the errors of `receive`.
         """
-        tasks = [] if self.next is None else [asyncio.ensure_future(_listen(self.next))]
+        self.next = following
+        tasks = [] if following is None else [asyncio.ensure_future(_listen(following))]
         self.head.post(Joined(self.join.chain))
         reading = self._read(self.head) if self._host.layers.is_first else self._hear()
         return tasks + [asyncio.ensure_future(work) for work in (reading, self._work(), self._failed())]

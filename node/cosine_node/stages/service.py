@@ -165,9 +165,7 @@ class StageService:
         tasks: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as stack:
             try:
-                if join.target is not None:
-                    chain.next = await self._dial(join, stack)
-                tasks = chain.begin()
+                tasks = chain.begin(None if join.target is None else await self._dial(join, stack))
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for ended in done:
                     await ended

@@ -153,6 +153,6 @@ async def test_who_does_not_say_what_it_computes_is_left_for_others(
 ) -> None:
     async with head_of(thrice, {OF_THE_MIDDLE: Lie.NO_WORD}) as head:
         await head.checked()
-        assert head.links.failed_peer == "stage 1"
+        assert head.links.suspects == ("stage 1",)
         assert await head.checked() == expected
         assert not head.rejected

@@ -21,7 +21,7 @@ def models(halves: list[StageModel]) -> list[StageModel]:
 
 def chosen(head: Head) -> list[str]:
     assert head.finder.found is not None
-    return [one.place.peer_id for one in head.finder.found.stages]
+    return [one.peer_id for one in head.finder.found.stages]
 
 
 @in_real_time

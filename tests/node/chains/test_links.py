@@ -133,7 +133,7 @@ async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
         monkeypatch.setattr(served_chain, "_answer", no_answer)
         with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not report"):
             await chain.probe(Probe(bytes(16), ()))
-        assert chain.failed_peer == "stage 1"
+        assert chain.suspects == ("stage 1",)
 
 
 @in_real_time

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain, loaded_pass_s
+from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, find_chain, loaded_pass_s
 from cosine_node.stages.parts import holders, lacked_most, unheld
 from cosine_protocol.stage import LayerRange
 
@@ -17,43 +17,38 @@ HEAD = "head"
 LAYERS = 8
 
 
-def sight(name: str, first: int, end: int, pass_s: float = 0.01, *, layers: int = LAYERS) -> StageSight:
-    return StageSight(StagePlace(name, LayerRange(first=first, end=end, layers=layers)), pass_s)
+def sight(name: str, first: int, end: int, pass_s: float = 0.01, *, layers: int = LAYERS) -> StagePlace:
+    return StagePlace(name, LayerRange(first=first, end=end, layers=layers), pass_s)
 
 
 @st.composite
-def swarms(draw: st.DrawFn) -> tuple[list[StageSight], Rtt, dict[str, int]]:
+def swarms(draw: st.DrawFn) -> tuple[list[StagePlace], Rtt, dict[str, int]]:
     stages = []
     for number in range(draw(st.integers(0, 9))):
         first = draw(st.integers(0, LAYERS - 1))
         end = draw(st.integers(first + 1, LAYERS))
         stages.append(sight(f"peer {number}", first, end, draw(st.floats(0.001, 1.0))))
-    names = [HEAD, *(one.place.peer_id for one in stages)]
+    names = [HEAD, *(one.peer_id for one in stages)]
     known = {frozenset((a, b)): draw(st.none() | st.floats(0.0, 1.0)) for a in names for b in names if a < b}
     avoided = draw(st.dictionaries(st.sampled_from(names), st.integers(1, 5)))
     return stages, lambda one, other: known[frozenset((one, other))], avoided
 
 
-def all_chains(stages: Sequence[StageSight], at: int = 0) -> list[tuple[StageSight, ...]]:
+def all_chains(stages: Sequence[StagePlace], at: int = 0) -> list[tuple[StagePlace, ...]]:
     if at == LAYERS:
         return [()]
-    return [
-        (one, *rest)
-        for one in stages
-        if one.place.layers.first == at
-        for rest in all_chains(stages, one.place.layers.end)
-    ]
+    return [(one, *rest) for one in stages if one.layers.first == at for rest in all_chains(stages, one.layers.end)]
 
 
-def cost(chain: Sequence[StageSight], rtt_s: Rtt, avoided: dict[str, int]) -> tuple[int, float]:
-    names = [HEAD, *(one.place.peer_id for one in chain), HEAD]
+def cost(chain: Sequence[StagePlace], rtt_s: Rtt, avoided: dict[str, int]) -> tuple[int, float]:
+    names = [HEAD, *(one.peer_id for one in chain), HEAD]
     ways_s = [rtt_s(one, other) for one, other in pairwise(names)]
     seconds = sum((USUAL_RTT_S if way_s is None else way_s) / 2 for way_s in ways_s)
     return sum(avoided.get(name, 0) for name in names[1:-1]), seconds + sum(one.pass_s for one in chain)
 
 
 def check_best(
-    found: Sequence[StageSight] | None, stages: Sequence[StageSight], rtt_s: Rtt, avoided: dict[str, int]
+    found: Sequence[StagePlace] | None, stages: Sequence[StagePlace], rtt_s: Rtt, avoided: dict[str, int]
 ) -> None:
     costs = [cost(chain, rtt_s, avoided) for chain in all_chains(stages)]
     if found is None:
@@ -67,14 +62,14 @@ def check_best(
 
 @given(swarms())
 def test_the_best_of_all_chains_is_found(
-    swarm: tuple[list[StageSight], Rtt, dict[str, int]],
+    swarm: tuple[list[StagePlace], Rtt, dict[str, int]],
 ) -> None:
     stages, rtt_s, avoided = swarm
     try:
         found = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=rtt_s, avoided=avoided)
     except NoChain as error:
         check_best(None, stages, rtt_s, avoided)
-        gaps = unheld([one.place.layers for one in stages], layers=LAYERS)
+        gaps = unheld([one.layers for one in stages], layers=LAYERS)
         assert all(str(gap) in str(error) for gap in gaps)
         return
     check_best(found.stages, stages, rtt_s, avoided)
@@ -119,9 +114,9 @@ def test_a_new_stage_holds_what_fewest_hold_and_what_fits(held: list[LayerRange]
     assert not longer or found.end in meetings
 
 
-def names_of(stages: Sequence[StageSight], **options: Any) -> list[str]:
+def names_of(stages: Sequence[StagePlace], **options: Any) -> list[str]:
     found = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=lambda one, other: 0.0, **options)
-    return [one.place.peer_id for one in found.stages]
+    return [one.peer_id for one in found.stages]
 
 
 @given(
@@ -133,7 +128,7 @@ def test_neighbours_that_are_apart_never_follow_each_other(
 ) -> None:
     parts = [(0, 3), (3, 6), (6, 8)]
     stages = [sight(name, *parts[number // 2]) for number, name in enumerate("abcdef")]
-    chains = [[one.place.peer_id for one in chain] for chain in all_chains(stages)]
+    chains = [[one.peer_id for one in chain] for chain in all_chains(stages)]
     free = [names for names in chains if not any({*pair} in apart for pair in pairwise(names))]
     try:
         found = names_of(stages, standing=standing, apart=apart)

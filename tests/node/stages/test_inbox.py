@@ -1,4 +1,4 @@
-"""A stage's inbox: complete operations in order, bounded in bytes."""
+"""A stage's inbox: complete operations in order, bounded in bytes, in fair turns."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cosine_engine.base import Row
 from cosine_node.stages.frames import BadActivations, feed_messages
-from cosine_node.stages.inbox import QueuedFeed, StageInbox
+from cosine_node.stages.inbox import TURN_STEPS, QueuedFeed, StageInbox, Turn
 from cosine_node.stages.passes import WINDOW_S, BusyShare
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage import (
@@ -23,7 +23,7 @@ from cosine_protocol.stage import (
     ReserveRoom,
     ReusePrefix,
 )
-from tests.scenes import in_real_time
+from tests.scenes import in_real_time, in_virtual_time
 
 TOKEN_BYTES = 1 << 18
 MOST_BYTES = 4 * TOKEN_BYTES
@@ -103,3 +103,24 @@ def test_the_share_is_one_of_the_time_that_has_passed(steps: list[tuple[float, f
     assert busy.share(now_s) == pytest.approx(spent_s / (now_s - first_s) if now_s > first_s else 0.0, abs=1e-9)
     assert busy.total_s == pytest.approx(sum(ended_s - began_s for began_s, ended_s in work))
     assert busy.share(now_s + WINDOW_S + 1.0) == 0.0
+
+
+STEPS = st.lists(st.integers(1, 5 * TURN_STEPS), min_size=1, max_size=30)
+
+
+@given(st.lists(STEPS, min_size=2, max_size=4))
+@in_virtual_time
+async def test_nobody_gets_more_than_a_turn_and_an_operation_ahead_of_another_that_has_work(
+    works: list[list[int]],
+) -> None:
+    done = [0] * len(works)
+
+    async def work(number: int, operations: list[int]) -> None:
+        turn = Turn()
+        for steps in operations:
+            done[number] += steps
+            busy = [each for each, all_steps in zip(done, works, strict=True) if each < sum(all_steps)]
+            assert done[number] - min(busy, default=done[number]) <= 2 * (TURN_STEPS + max(map(max, works)))
+            await turn.spend(steps)
+
+    await asyncio.gather(*(work(*each) for each in enumerate(works)))
