@@ -425,6 +425,9 @@ class HivemindTransport:
             self.config, host_maddrs=self._host_maddrs, peers=peers, is_private=self._is_private
         )
         try:
+            # At once: peers that dial a restarted daemon would take its node for one that serves nothing.
+            for protocol in self._handlers:
+                await daemon.serve(protocol, self._accept)
             if self._is_private and self.config.has_ports:
                 await self._see_alike(daemon)
             async with asyncio.timeout(self.config.start_timeout_s):
@@ -440,8 +443,6 @@ class HivemindTransport:
                 if peers:
                     await dht.enter(peers)
                 maddrs = await daemon.visible_maddrs()
-                for protocol in self._handlers:
-                    await daemon.serve(protocol, self._accept)
         except TimeoutError:
             await daemon.close()
             raise PeerLost(", ".join(peers), "joining took too long; check that it is running") from None
