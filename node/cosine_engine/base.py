@@ -178,6 +178,9 @@ class Engine(Protocol):
         room is needed. Without a scope nothing is shared or cached.
         """
 
+    def number_from(self, first: int) -> None:
+        """Give the next sequence a number of at least `first`."""
+
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with the known beginning of `tokens`; return its number of tokens.
 
@@ -245,6 +248,9 @@ class EngineAround:
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+
+    def number_from(self, first: int) -> None:
+        self._inner.number_from(first)
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         return self._inner.reuse_prefix(sequence, tokens)

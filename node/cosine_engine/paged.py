@@ -77,6 +77,9 @@ class PagedEngine:
         self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens, guide=guide)
         return number
 
+    def number_from(self, first: int) -> None:
+        self.opened = max(self.opened, first)
+
     def tree(self, sequence: int) -> SequenceTree:
         """Return the prefix and the live nodes of an open sequence."""
         tree = self._trees.get(sequence)

@@ -115,6 +115,7 @@ class InStep:
         return found
 
     open = partialmethod(_all, "open")
+    number_from = partialmethod(_all, "number_from")
     reuse_prefix = partialmethod(_all, "reuse_prefix")
     reserve = partialmethod(_all, "reserve")
     keep = partialmethod(_all, "keep")

@@ -20,8 +20,6 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import count
 from operator import methodcaller
 from typing import Any, Final, Protocol
 
@@ -38,6 +36,8 @@ WaitForWork = Callable[[asyncio.Event], Awaitable[object]]
 """Returns when the event is set. May use the engine until then."""
 TELL_S: Final = 1.0
 """Clients leave a verifier that reports no progress for 3.5 s."""
+FIRST_SEQUENCE: Final = 1 << 20
+"""Above the numbers of sequences that measuring an engine opens."""
 
 
 class ToldProgress(Protocol):
@@ -49,21 +49,19 @@ class ToldProgress(Protocol):
 class _AbsentEngine(PagedEngine):
     """The bookkeeping of an engine whose model is not loaded."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, first_sequence: int) -> None:
         super().__init__(
             PagePool(tokens=engine.free_tokens),
             vocab_tokens=engine.vocab_tokens,
             context_tokens=engine.context_tokens,
             numerics=engine.numerics,
             grammars=engine.grammars,
+            first_sequence=first_sequence,
         )
         self.tells_likelihoods = engine.tells_likelihoods
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         raise OutOfMemory("the model could not be loaded again")
-
-    def abandon(self) -> None:
-        return
 
 
 class ReturnableEngine(EngineAround):
@@ -71,8 +69,9 @@ class ReturnableEngine(EngineAround):
 
     def __init__(self, inner: Engine) -> None:
         super().__init__(inner)
-        self._numbers = count()
-        self._open: dict[int, tuple[int, Callable[[Engine], int]]] = {}
+        self._open: dict[int, Callable[[Engine], int]] = {}
+        self._next = FIRST_SEQUENCE
+        inner.number_from(FIRST_SEQUENCE)
 
     @property
     def is_open(self) -> bool:
@@ -81,50 +80,32 @@ class ReturnableEngine(EngineAround):
 
     def drop(self) -> None:
         """Keep the bookkeeping alone."""
-        self._inner = _AbsentEngine(self._inner)
+        self._inner = _AbsentEngine(self._inner, first_sequence=self._next)
 
     def take(self, engine: Engine) -> None:
         """Use an engine of the same model, with all open sequences, which are empty."""
-        if isinstance(engine, PagedEngine):
-            # They know the constraints of the open sequences.
-            engine.grammars = self.grammars
+        for number, begin in self._open.items():
+            engine.number_from(number)
+            begin(engine)
+        engine.number_from(self._next)
         self._inner = engine
-        self._open = {number: (begin(engine), begin) for number, (_, begin) in self._open.items()}
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         begin = methodcaller("open", sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
-        number = next(self._numbers)
-        self._open[number] = begin(self._inner), begin
+        number: int = begin(self._inner)
+        self._open[number] = begin
+        self._next = number + 1
         return number
 
-    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        return super().reuse_prefix(self._inside(sequence), tokens)
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        super().reserve(self._inside(sequence), tokens)
-
-    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        return super().forward([replace(row, sequence=self._inside(row.sequence)) for row in rows])
-
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        super().keep(self._inside(sequence), path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        super().prune(self._inside(sequence), nodes)
-
     def release(self, sequence: int) -> None:
-        super().release(self._inside(sequence))
+        super().release(sequence)
         del self._open[sequence]
 
     def activations(self, sequence: int, first: int, last: int) -> TargetActivations:
-        """Those of a target that a draft head reads (`SeenLayers`)."""
+        """The activations of a target that a draft head reads (`SeenLayers`)."""
         inner: Any = self._inner
-        found: TargetActivations = inner.activations(self._inside(sequence), first, last)
+        found: TargetActivations = inner.activations(sequence, first, last)
         return found
-
-    def _inside(self, sequence: int) -> int:
-        # Whoever uses a sequence that is not open gets the error of the engine.
-        return self._open[sequence][0] if sequence in self._open else -1
 
 
 class ModelMemory:
