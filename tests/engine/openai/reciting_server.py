@@ -131,10 +131,14 @@ def says(*lines: bytes, status: int = 200, waits: bool = False) -> Answer:
     """Return an answer of these bytes, after which the connection stays open if it `waits`, until it is left."""
 
     def answer(server: RecitingServer, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.end_headers()
-        handler.wfile.write(b"".join(lines))
-        if waits and not handler.rfile.read(1):
+        try:
+            handler.send_response(status)
+            handler.end_headers()
+            handler.wfile.write(b"".join(lines))
+            is_left = waits and not handler.rfile.read(1)
+        except OSError:  # it was left before the answer was written
+            is_left = True
+        if is_left:
             server.left.set()
 
     return answer
