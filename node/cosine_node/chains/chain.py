@@ -11,7 +11,7 @@ next.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from cosine_engine.base import Row, RowResult
@@ -22,7 +22,7 @@ from cosine_node.chains.links import StageLinks
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.spare import SpareChain
 from cosine_node.passes.feed_pace import ChainPace
-from cosine_node.passes.runner import Pass, count_tokens
+from cosine_node.passes.runner import Pass
 from cosine_protocol.errors import CosineError
 
 
@@ -45,7 +45,7 @@ class Finder(Protocol):
 class StageChain:
     """Implements `Runner` over the stages of a model, on the event loop.
 
-    `note_pass` is called with the tokens and seconds of each pass. `is_none_left` is set once no chain was found.
+    `is_none_left` is set once no chain was found.
     """
 
     def __init__(
@@ -66,7 +66,6 @@ class StageChain:
         self.spare = spare
         engine.use(engine.links, None if checks is None else checks.begin(engine.links))
         self.pace = ChainPace(finder.curves(curve), token_s=finder.token_s, most_under_way=most_under_way)
-        self.note_pass: Callable[[int, float], object] = lambda tokens, seconds: None
         self.is_none_left = asyncio.Event()
 
     @property
@@ -90,9 +89,7 @@ class StageChain:
 
     async def _end(self, rows: Sequence[Row], answer: Awaitable[Sequence[RowResult]], began_s: float) -> Pass:
         results = self.engine.end(rows, await answer)
-        elapsed_s = asyncio.get_running_loop().time() - began_s
-        self.note_pass(count_tokens(rows), elapsed_s)
-        return Pass(results, elapsed_s)
+        return Pass(results, asyncio.get_running_loop().time() - began_s)
 
     async def find(self) -> None:
         """Continue over another chain, with no open sequences. Raises `NoChain`."""

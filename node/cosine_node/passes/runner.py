@@ -43,7 +43,7 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Runs passes in a thread, so that heartbeats go on; `note_pass` takes the tokens and seconds of each."""
+    """Runs passes in a thread, so that heartbeats go on."""
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class ThreadRunner:
         """
         self._engine = engine
         self._share = share
-        self.note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None
         self._executor: ThreadPoolExecutor
         initializer = _give_way if gives_way else None
         self._executor = ThreadPoolExecutor(1, "engine", initializer) if beside is None else beside._executor
@@ -71,7 +70,6 @@ class ThreadRunner:
         elapsed_s = (perf_counter() - began_s) / self._share
         if self._share < 1.0:
             await asyncio.sleep((1.0 - self._share) * elapsed_s)
-        self.note_pass(count_tokens(rows), elapsed_s)
         return Pass(results, elapsed_s)
 
     def abandon(self) -> None:
@@ -141,6 +139,29 @@ class PassSpeed:
             return False
         self.pass_s, self._told_at_s = moved_s, now_s
         return True
+
+
+class TimedRunner:
+    """Notes the time of each pass in a node's announced speed."""
+
+    def __init__(self, runner: Runner, speed: PassSpeed) -> None:
+        self._runner = runner
+        self._speed = speed
+
+    def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
+        # Passes over a chain begin at once.
+        return self._timed(rows, self._runner.forward(rows))
+
+    async def _timed(self, rows: Sequence[Row], passing: Awaitable[Pass]) -> Pass:
+        done = await passing
+        self._speed.note(count_tokens(rows), done.elapsed_s)
+        return done
+
+    def abandon(self) -> None:
+        self._runner.abandon()
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 class PacedRunner:

@@ -17,7 +17,7 @@ from cosine_engine.paged import PagedEngine
 from cosine_node.chains.chain import StageChain
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.idle_passes import IdlePasses
-from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, in_ending_thread
+from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
@@ -181,8 +181,7 @@ class RunningNode(AnnouncedNode):
         self._served = served
         self._options = options
         self._engine_thread = ThreadRunner(served.engine, share=options.share)
-        measured = self._engine_thread if chain is None else chain
-        self._runner: Runner = measured
+        self._runner: Runner = self._engine_thread if chain is None else chain
         self._wait_while_loaded: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
@@ -190,8 +189,8 @@ class RunningNode(AnnouncedNode):
             self._runner = PacedRunner(self._engine_thread, curve)
         elif not isinstance(served.engine, ServerEngine):
             # The passes of a server's engine wait for the server, so their times do not tell its pace.
-            measured.note_pass = speed.note
-            self._wait_while_loaded = IdlePasses(served.engine, measured, speed).wait
+            self._runner = TimedRunner(self._runner, speed)
+            self._wait_while_loaded = IdlePasses(served.engine, self._runner, speed).wait
 
     async def _wait_for_work(self, work: asyncio.Event) -> None:
         if (memory := self._served.memory) is None:

@@ -25,6 +25,7 @@ from cosine_node.passes.runner import (
     Pass,
     PassSpeed,
     ThreadRunner,
+    TimedRunner,
     in_ending_thread,
 )
 from cosine_protocol.request import Sampling
@@ -45,29 +46,19 @@ class NotingEngine(ScriptedEngine):
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_passes_take_a_share_of_the_time_and_cost_their_pauses(share: float) -> None:
-    noted: list[tuple[int, float]] = []
-
     async def passes() -> tuple[list[Pass], float]:
         engine = ScriptedEngine()
         runner = ThreadRunner(engine, share=share)
-        runner.note_pass = lambda tokens, elapsed_s: noted.append((tokens, elapsed_s))
         began_s = asyncio.get_running_loop().time()
-        done = [await runner.forward([Row.chain(each, [1, 2])]) for each in opened(engine, 20)]
+        done = [await runner.forward([row_of(engine)]) for _ in range(20)]
         took_s = asyncio.get_running_loop().time() - began_s
         runner.close()
         return done, took_s
 
-    def opened(engine: ScriptedEngine, count: int) -> list[int]:
-        return [engine.open(sampling=Sampling(), prompt_tokens=2) for _ in range(count)]
-
     done, took_s = asyncio.run(passes())
-    assert noted == [(2, each.elapsed_s) for each in done]
-    computing_s = share * sum(each.elapsed_s for each in done)
-    assert computing_s / took_s <= share
+    assert share * sum(each.elapsed_s for each in done) / took_s <= share
     plain = ScriptedEngine()
-    assert [each.results for each in done] == [
-        plain.forward([Row.chain(each, [1, 2])]) for each in opened(plain, 20)
-    ]
+    assert [each.results for each in done] == [plain.forward([row_of(plain)]) for _ in range(20)]
     assert CURVE.at_share(share).seconds(4) == 0.4 / share
 
 
@@ -174,15 +165,6 @@ BUSY_START = CostCurve(((1, 0.0379), (64, 0.08)))
 REAL = CostCurve(((1, 0.0105), (64, 0.08)))
 
 
-class NotingRunner(InlineRunner):
-    speed: PassSpeed
-
-    async def forward(self, rows: Sequence[Row]) -> Pass:
-        done = await super().forward(rows)
-        self.speed.note(len(rows), done.elapsed_s)
-        return done
-
-
 class Node:
     """An idle node on a device with the curve `REAL` that was measured as `BUSY_START`."""
 
@@ -190,8 +172,7 @@ class Node:
         self.engine = ScriptedEngine()
         self.speed = PassSpeed(BUSY_START, now_s=0.0)
         self.work = asyncio.Event()
-        runner = NotingRunner(self.engine, REAL)
-        runner.speed = self.speed
+        runner = TimedRunner(InlineRunner(self.engine, REAL), self.speed)
         self.idle_passes = IdlePasses(self.engine, runner, self.speed)
 
     async def wait(self, *, work_after_s: float) -> float:
