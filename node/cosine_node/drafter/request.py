@@ -1,7 +1,7 @@
 """The requests of a drafter, and the rows of its next pass: round robin, within the shares of clients."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,11 +52,10 @@ Rows = list[tuple[FollowedRequest, Row]]
 
 
 class DraftRows:
-    """Chooses rows for the followed requests. `leave` ends a request without free pages."""
+    """Chooses the rows of a drafter's passes, and remembers the tokens and clients of the last one."""
 
-    def __init__(self, engine: Engine, *, curve: CostCurve, leave: Callable[[FollowedRequest], None]) -> None:
+    def __init__(self, engine: Engine, curve: CostCurve) -> None:
         self._engine = engine
-        self._leave = leave
         self._debt = CrowdDebt(curve)
         self._tokens = 0
         self._crowd_tokens = 0
@@ -64,8 +63,8 @@ class DraftRows:
         self._has_crowd = False
         self._is_full = False
 
-    def next_rows(self, followed: Iterable[FollowedRequest], *, now_s: float) -> Rows:
-        """The rows of the next pass within its budget, with pages reserved.
+    def next_rows(self, followed: Iterable[FollowedRequest], *, now_s: float) -> tuple[Rows, list[FollowedRequest]]:
+        """The rows of the next pass within its budget, with pages reserved, and the requests without free pages.
 
         `followed` are in round-robin order. Each client has an equal share of requests; the crowd of further ones
         comes last, if it has no debt (`fair_pass`).
@@ -74,23 +73,21 @@ class DraftRows:
         shares = Shares(User(one.request.client) for one in heard)
         crowd: list[FollowedRequest] = []
         rows: Rows = []
-        self._tokens = self._crowd_tokens = 0
-        self._is_full = False
+        unfit: list[FollowedRequest] = []
+        self._tokens, self._is_full = 0, False
         for one in heard:
             user = User(one.request.client)
             if not shares.has(user):
                 crowd.append(one)
-            elif (row := self._row_of(one)) is not None:
+            elif self._add(one, rows, unfit):
                 shares.take(user)
-                rows.append((one, row))
         self._clients = len({one.request.client for one, _ in rows})
         self._has_crowd = bool(crowd)
         own_tokens = self._tokens
         for one in crowd if not rows or self._debt.may_join else ():
-            if (row := self._row_of(one)) is not None:
-                rows.append((one, row))
+            self._add(one, rows, unfit)
         self._crowd_tokens = self._tokens - own_tokens
-        return rows
+        return rows, unfit
 
     def note_pass(self, *, elapsed_s: float) -> None:
         """Note the duration of the pass over the last rows, with the work around it."""
@@ -99,22 +96,23 @@ class DraftRows:
                 tokens=self._tokens, crowd_tokens=self._crowd_tokens, users=self._clients, elapsed_s=elapsed_s
             )
 
-    def _row_of(self, followed: FollowedRequest) -> Row | None:
-        """The row of a request. None for a full pass or context, or nothing to draft."""
+    def _add(self, followed: FollowedRequest, rows: Rows, unfit: list[FollowedRequest]) -> bool:
+        """Add the row of a request; False for a full pass or context, or nothing to draft."""
         if self._is_full:
-            return None
+            return False
         self._engine.prune(followed.sequence, followed.tree.take_dropped())
         self._engine.keep(followed.sequence, followed.tree.take_kept())
         row = followed.tree.plan(followed.sequence)
         if row is None or followed.tree.tokens_fed_after(row) > self._engine.context_tokens:
-            return None
+            return False
         if self._tokens and self._tokens + len(row.tokens) > BUDGET_TOKENS:
             self._is_full = True
-            return None
+            return False
         try:
             self._engine.reserve(followed.sequence, len(row.tokens))
         except OutOfPages:
-            self._leave(followed)
-            return None
+            unfit.append(followed)
+            return False
         self._tokens += len(row.tokens)
-        return row
+        rows.append((followed, row))
+        return True

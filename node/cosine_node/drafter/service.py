@@ -105,7 +105,7 @@ class DrafterService:
         self._runner = runner
         self.pass_s = curve.seconds(1)
         self._most_width = curve.tokens_within(WIDE_PASS, least=LEAST_WIDTH, most=MAX_TREE_NODES)
-        self._rows = DraftRows(engine, curve=curve, leave=self._leave)
+        self._rows = DraftRows(engine, curve)
         self._identity = identity
         self._clock = clock
         self._config = config
@@ -119,7 +119,6 @@ class DrafterService:
         self._work = asyncio.Event()
         self._is_draining = False
         self._is_resting = False
-        self._is_aside = False
         self.capacity_tokens = engine.free_tokens
         self._mandate_uses: Remembered[tuple[str, bytes], int] = Remembered(4096, forgotten_s=MAX_MANDATE_S)
         # By request: nodes sent, and the client's last report of accepted and committed tokens.
@@ -151,7 +150,9 @@ class DrafterService:
                 self._engine.release(followed.sequence)
             self._released.clear()
             now_s = asyncio.get_running_loop().time()
-            rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
+            rows, unfit = self._rows.next_rows(self._followed.values(), now_s=now_s)
+            for followed in unfit:
+                self._leave(followed)
             for followed, _ in rows:
                 # Round robin.
                 key = (followed.channel, followed.number)
@@ -171,20 +172,10 @@ class DrafterService:
             followed.channel.post(Error(followed.number, ErrorCode.SHUTTING_DOWN, sentence, None))
             self._release(followed, "shutting_down")
 
-    def set_aside(self, is_aside: bool) -> None:
-        """End all requests and refuse new ones while `is_aside`; clients may retry soon."""
-        self._is_aside = is_aside
-        if is_aside:
-            self._leave_all()
-
     def rest(self, is_resting: bool) -> None:
         """End all requests and refuse new ones while `is_resting`."""
         self._is_resting = is_resting
-        if is_resting:
-            self._leave_all()
-
-    def _leave_all(self) -> None:
-        for followed in list(self._followed.values()):
+        for followed in list(self._followed.values()) if is_resting else ():
             self._leave(followed)
 
     def _end(self, channel: Channel, reason: str) -> None:
@@ -222,7 +213,7 @@ class DrafterService:
             self._told.note(key, (sent_nodes, accepted, tokens))
 
     def _start(self, channel: Channel, message: Start) -> None:
-        if self._is_draining or self._is_aside or self._is_resting:
+        if self._is_draining or self._is_resting:
             self._answer_busy(channel, message.number)
             return
         request = message.request

@@ -211,6 +211,21 @@ async def test_drafting_stops_two_seconds_after_the_client_was_last_heard(bench:
     assert draft_of(await caller.until(Fragment)).position == 2
 
 
+@played(play, ScriptedEngine(pool_tokens=32))
+async def test_a_request_for_which_there_are_no_pages_is_let_go_and_the_others_go_on(
+    bench: Bench, caller: Caller
+) -> None:
+    request = await followed(caller, window=1)
+    others = [await bench.caller() for _ in range(2)]
+    for other in others:
+        other.post(start(request_of(other.peer_id)))
+    await others[0].until(Started)
+    assert await others[1].until(Busy) == Busy(1, RETRY_AFTER_S)
+    caller.post(Advance(1, 0, expected_output(request, bench.engine)[:1]))
+    await caller.until(Fragment)
+    assert bench.service.requests == 2
+
+
 @played(play)
 async def test_a_draining_drafter_lets_go_and_takes_nobody(bench: Bench, caller: Caller) -> None:
     await followed(caller)
