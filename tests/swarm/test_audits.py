@@ -13,7 +13,7 @@ from cosine_engine.tree import SequenceTree
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.verifier.request import SCORED_TOKENS
+from cosine_node.verifier.served_request import SCORED_TOKENS
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.auditing import TextAccused
 from cosine_p2p.trust.audit_rule import AuditState

@@ -13,7 +13,7 @@ from cosine_engine.base import Choice, Engine, Row, RowResult
 from cosine_engine.choice_gap import CANDIDATES, gap_of
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.costs import MOST_TOKENS
-from cosine_node.verifier.request import (
+from cosine_node.verifier.served_request import (
     SCORED_TOKENS,
     ClientChannel,
     KvState,

@@ -1,7 +1,7 @@
 """Who is in the next pass: the requests of a verifier, the rows that it feeds of each, and their pages.
 
 `PassBatch.next_rows` composes a pass in four steps. The *schedule* says which requests decode and how much of which
-prompt is fed (`scheduler`). The *selection* adds draft nodes that are worth their time (`selection`, `costs`). Each
+prompt is fed (`scheduler`). The *selection* adds draft nodes that are worth their time (`costs`). Each
 request makes its *row* of these. *Memory* for each row is reserved in order of admission; where pages are missing,
 younger requests are preempted and recomputed later, as in vLLM (Kwon et al. 2023, arXiv 2309.06180).
 
@@ -19,9 +19,10 @@ from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.costs import PassCosts
-from cosine_node.verifier.request import ClientChannel, RequestStage, ServedRequest, VerifierRequest
+from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.selection import CandidateNode, candidate_nodes, most_probable_first
+from cosine_node.verifier.served_request import ClientChannel, RequestStage, ServedRequest
 from cosine_p2p.fair_places import Turns
 from cosine_p2p.session.request_log import RequestLogger
 from cosine_p2p.strategy.tree import TreeNode

@@ -24,7 +24,8 @@ from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.batch import PassBatch, PassUnderWay
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.intake import cannot_judge
-from cosine_node.verifier.request import PassShare, RequestStage, ServedRequest, VerifierRequest
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.served_request import PassShare, RequestStage, ServedRequest
 from cosine_node.verifier.step_loop import StepLoop
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.stream import FinishReason

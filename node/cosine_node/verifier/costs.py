@@ -14,8 +14,10 @@ from typing import Final
 from cosine_engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.learned_curve import LearnedCurve
-from cosine_node.verifier.request import PassShare, VerifierRequest
-from cosine_node.verifier.selection import CandidateNode, allowed_nodes, nodes_that_pay
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.selection import CandidateNode, most_probable_first
+from cosine_node.verifier.served_request import PassShare
+from cosine_node.verifier.speculation import is_planned
 
 LONGEST_PASS: Final = 4.0
 """Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""
@@ -82,12 +84,39 @@ class PassCosts:
     def allowed(
         self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
     ) -> list[CandidateNode]:
-        """The candidates that a request's account allows beside `fed_tokens` tokens."""
-        return allowed_nodes(request, own, fed_tokens=fed_tokens, curve=self.curve, most_tokens=self.most_tokens)
+        """The candidates that a request can afford beside `fed_tokens` tokens, and all home drafts.
+
+        It can afford those that its account pays even if all are rejected, or that pay even at the client's worst
+        acceptance rates.
+        """
+        ranked = most_probable_first(own)[: max(0, self.most_tokens - fed_tokens)]
+        planned = [one for one in ranked if request.has_home_drafts and is_planned(one.node)]
+        others = [one for one in ranked if not (request.has_home_drafts and is_planned(one.node))]
+        base_tokens, curve = fed_tokens + len(planned), self.curve
+        base_s = curve.seconds(base_tokens)
+        most = request.account.most_nodes(
+            (candidate.node for candidate in others),
+            lambda nodes: curve.seconds(base_tokens + nodes) - base_s,
+            plain_pass_s=curve.seconds(fed_tokens),
+        )
+        return planned + others[:most]
 
     def that_pay(self, candidates: Sequence[CandidateNode], *, fed_tokens: int) -> list[CandidateNode]:
-        """The candidates that pay for lengthening a pass over `fed_tokens` tokens."""
-        return nodes_that_pay(candidates, fed_tokens=fed_tokens, curve=self.curve, most_tokens=self.most_tokens)
+        """The most probable candidates that together maximise the expected tokens per second of the pass.
+
+        The pass also feeds `fed_tokens` tokens of decoding requests and prompts; a node adds its path probability
+        and one token's cost. This is the batch objective of CoSine (arXiv 2503.10325) for one verifier.
+        """
+        ranked = most_probable_first(candidates)[: max(0, self.most_tokens - fed_tokens)]
+        expected_tokens, curve = float(fed_tokens), self.curve
+        best_rate = expected_tokens / curve.seconds(fed_tokens) if fed_tokens else 0.0
+        best_count = 0
+        for count, candidate in enumerate(ranked, 1):
+            expected_tokens += candidate.path_probability
+            rate = expected_tokens / curve.seconds(fed_tokens + count)
+            if rate > best_rate:
+                best_rate, best_count = rate, count
+        return ranked[:best_count]
 
     def free_nodes(self, fed_tokens: int, *, most: int) -> int:
         """The number of nodes, at most `most`, that do not lengthen a pass over `fed_tokens` tokens."""

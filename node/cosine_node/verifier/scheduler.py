@@ -11,7 +11,7 @@ from typing import Final
 from cosine_engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
-from cosine_node.verifier.request import ServedRequest
+from cosine_node.verifier.served_request import ServedRequest
 from cosine_p2p.fair_places import Turns
 
 STALL: Final = 2.0

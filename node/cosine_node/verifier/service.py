@@ -21,7 +21,8 @@ from cosine_node.verifier.costs import ChainCosts, PassCosts
 from cosine_node.verifier.free_drafts import FreeDrafts
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.intake import RequestIntake, number_in_use, shutting_down
-from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.served_request import KvState
 from cosine_node.verifier.speculation import DraftRates, SpeculationAccount
 from cosine_node.verifier.step_loop import StepLoop
 from cosine_p2p.fair_places import FairQueue, Holder, User, whom_to_evict
@@ -315,7 +316,7 @@ class VerifierService(RequestIntake[Open]):
             self._coordinator.begin(
                 request,
                 message.mandate,
-                attach=self._attach_here,
+                attach=self._attach,
                 opened=self._opened(request.number),
                 progress=self.progress,
             )
@@ -323,14 +324,10 @@ class VerifierService(RequestIntake[Open]):
             log_of(request).info("not coordinated here, %s", refusal.message)
             request.channel.post(Declined(request.number, refusal.message))
 
-    def _attach_here(self, request: VerifierRequest, tree: Tree) -> None:
-        """Attach drafts of a session that runs here."""
-        if request in self._requests:
-            self._attach(request, tree)
-            self._loop.wake()
-
     def _attach(self, request: VerifierRequest, message: Tree) -> None:
-        """Attach drafts to the request's tree; fail it if the message is inconsistent."""
+        """Attach drafts to the tree of a request that is still served; fail it if the message is inconsistent."""
+        if request not in self._requests:
+            return
         if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > request.authors:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
             return
@@ -338,3 +335,4 @@ class VerifierService(RequestIntake[Open]):
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
+            self._loop.wake()

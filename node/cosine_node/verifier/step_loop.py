@@ -37,7 +37,8 @@ from cosine_node.passes.runner import Pass, Runner
 from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_node.verifier.batch import PassBatch, PassUnderWay, log_of
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.request import PassShare, RequestStage, ServedRequest, VerifierRequest, is_drafter
+from cosine_node.verifier.request import VerifierRequest, is_drafter
+from cosine_node.verifier.served_request import PassShare, RequestStage, ServedRequest
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.stream import Error, FinishReason

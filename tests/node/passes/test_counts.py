@@ -1,6 +1,5 @@
 """Counters of services in a simulated swarm."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 
@@ -14,8 +13,8 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
 from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
-from cosine_protocol.errors import ErrorCode, GenerationFailed
-from tests.swarm.reference import VOCAB_TOKENS, draft_engine, prompt_of, target_engine
+from cosine_protocol.errors import GenerationFailed
+from tests.swarm.reference import VOCAB_TOKENS, prompt_of, target_engine
 
 TOKENS = 24
 PROMPT = prompt_of(random.Random("counts"))
@@ -42,27 +41,6 @@ def drafting(member: SimulatedMember) -> DrafterCounts:
     counts = member.service.counts
     assert isinstance(counts, DrafterCounts)
     return counts
-
-
-async def asked_at_once(swarm: SimulatedSwarm, count: int, *, max_new_tokens: int) -> None:
-    clients = [await swarm.client() for _ in range(count)]
-    await asyncio.gather(*(c.generate(PROMPT[:2], max_new_tokens=max_new_tokens) for c in clients))
-
-
-def test_refusals_are_counted_by_their_reason() -> None:
-    async def run(*, places: int) -> tuple[VerifierCounts, DrafterCounts]:
-        async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(target_engine(), curve=SLOW, max_requests=places)
-            drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
-            await asked_at_once(swarm, 2, max_new_tokens=50)
-            return verifying(verifier), drafting(drafter)
-
-    verifier, drafter = run_virtual(run(places=1))
-    assert list(verifier.refused) == [ErrorCode.OVERLOADED]
-    # Who has no verifier asks no drafter.
-    assert (verifier.opened, drafter.busy) == (2, 0)
-    verifier, drafter = run_virtual(run(places=2))
-    assert (dict(verifier.refused), verifier.opened, drafter.busy > 0) == ({}, 2, True)
 
 
 class Broken(ScriptedEngine):

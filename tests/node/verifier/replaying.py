@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.served_request import KvState
 from cosine_protocol.audit import AskAudit
 from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest

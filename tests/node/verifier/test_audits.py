@@ -11,7 +11,7 @@ from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.audited_stream import AuditedStream, Nobody, feed
 from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TOKENS_PER_S
-from cosine_node.verifier.request import SCORED_TOKENS
+from cosine_node.verifier.served_request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.fair_places import MAX_WAITING
 from cosine_protocol.audit import AUDIT, AskAudit, Audited, AuditVerdict, open_verdict

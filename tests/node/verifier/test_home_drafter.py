@@ -10,7 +10,7 @@ from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.verifier.home_drafter import (
+from cosine_node.verifier.home_plan import (
     HomePlan,
     HomeProspect,
     HomeRates,

@@ -18,8 +18,6 @@ from cosine_engine.processor import reads_float16
 from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.verifier import home_drafter
-from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -85,23 +83,6 @@ def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: 
     head.forward([Row.chain(head.open(sampling=Sampling(), prompt_tokens=3), (3, 4, 5))])
     # Seven of the layer, the projection before it, and the target's output layer.
     assert len(used) >= 9
-
-
-@pytest.mark.parametrize(("name", "temperature"), [("glm4_moe", 0.0), ("qwen3_5", 0.8)])
-def test_the_text_is_that_of_plain_decoding(
-    name: str, temperature: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Keep using a layer with random weights, which is always wrong.
-    monkeypatch.setattr(home_drafter, "LEAST_TRIED", 0.9)
-    monkeypatch.setattr(home_drafter, "OWN_RATE_WEIGHT", 0.0)
-    monkeypatch.setattr(home_drafter, "RATE_WEIGHT", 0.0)
-    monkeypatch.setattr(HomeDrafter, "_is_worth_a_level", lambda *_, **__: True)
-    write_checkpoint(name, tmp_path)
-    home = own_layer(tmp_path)
-    helped, plain = (
-        generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
-    )
-    assert helped.token_ids == plain.token_ids and plain.usage.completion_tokens == TOKENS
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))

@@ -16,7 +16,8 @@ from cosine_engine.ngram import FollowerIndex
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
 from cosine_node.verifier.free_drafts import MAX_NODES, MIN_PATH_PROBABILITY, TARGET_AUTHOR, PromptLookup
-from cosine_node.verifier.request import PassShare, RequestStage, Verdict, VerifierRequest
+from cosine_node.verifier.request import Verdict, VerifierRequest
+from cosine_node.verifier.served_request import PassShare, RequestStage
 from cosine_node.verifier.speculation import FREE_PASSES, MAX_DEBT, SpeculationAccount
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import roll_digest
