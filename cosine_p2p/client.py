@@ -179,10 +179,8 @@ class AsyncClient:
         self._strategies = strategies
         self._nonces = nonces
         self._memory = ClientMemory.of(join is None if memory is None else memory, strategies=strategies)
-        self._auditing = Auditing(
-            self._memory.failures, self._memory.standings, file=evidence_file, chance=audit_chance
-        )
-        self._probation = Probation(self._auditing, chance=audit_chance)
+        self._evidence_file = evidence_file
+        self._audit_chance = audit_chance
         self._reuse_finds_s = reuse_finds_s
         self._patience_s = join_patience_s() if patience_s is None else patience_s
         self._strategy_kind(self._options)
@@ -224,10 +222,10 @@ class AsyncClient:
         if not self._lifetime.is_of_this_process or self._lifetime.is_over:
             return
         self._lifetime.end()
-        await self._probation.close()
-        await self._auditing.close()
-        await asyncio.gather(*(forms.close() for forms in self._forms))
         if self._place is not None:
+            await self._place.host.probation.close()
+            await self._place.host.auditing.close()
+            await asyncio.gather(*(forms.close() for forms in self._forms))
             self._memory.distances.measure_again(self._place.host.links)
             self._memory.write(now_s=asyncio.get_running_loop().time())
             await self._place.leave()
@@ -244,7 +242,6 @@ class AsyncClient:
                     await place.leave()
                 self._lifetime.check()
                 self._place = place
-                self._auditing.join(place.swarm.transport)
         return self._place
 
     async def _join_network(self) -> _Place:
@@ -262,11 +259,14 @@ class AsyncClient:
             distances=self._memory.distances,
             mandates=swarm.mandates,
         )
+        auditing = Auditing(
+            swarm.transport, shared.failures, shared.standings, file=self._evidence_file, chance=self._audit_chance
+        )
         host = Host(
             links=links,
             shared=shared,
-            auditing=self._auditing,
-            probation=self._probation,
+            auditing=auditing,
+            probation=Probation(auditing, chance=self._audit_chance),
             own_texts=self._own_texts,
             observer=self._options.get("observer"),
         )
@@ -415,13 +415,13 @@ class AsyncClient:
 
         Returns the evidence in the same order. A claim with invalid signatures is returned unchanged.
         """
-        directory = (await self._connected()).swarm.directory
-        return await self._auditing.judged(evidence, directory, trust=self._options["trust"], wait_s=wait_s)
+        place, trust = await self._connected(), self._options["trust"]
+        return await place.host.auditing.judged(evidence, place.swarm.directory, trust=trust, wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:
         """The verifiers that this client has found to be wrong or keeps evidence against."""
-        return self._auditing.convicted
+        return self._memory.standings.rejected(asyncio.get_running_loop().time())
 
     @property
     def takes_generation_config(self) -> bool:

@@ -97,6 +97,7 @@ class Auditing:
 
     def __init__(
         self,
+        transport: Transport,
         failures: PeerFailures,
         standings: Standings,
         *,
@@ -107,8 +108,8 @@ class Auditing:
         self.standings = standings
         self._file = file
         self._chance = chance
-        self._transport: Transport | None = None
-        self._links: Links | None = None
+        self._transport = transport
+        self._links = Links(transport)
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         if file is not None:
@@ -119,17 +120,12 @@ class Auditing:
         """The verifiers that were found to be wrong: asked last, and not believed."""
         return self.standings.rejected(asyncio.get_running_loop().time())
 
-    def join(self, transport: Transport) -> None:
-        self._transport = transport
-        self._links = Links(transport)
-
     async def close(self) -> None:
         """Wait `FINISH_S` for audits in progress, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FINISH_S)
         await end_all(self._tasks)
-        if self._links is not None:
-            await self._links.close()
+        await self._links.close()
 
     def begin(self, session: Session, *, judges: Mapping[str, Judge], share: float) -> StreamAudit:
         """Audit a session if it is drawn, by `share` and its authors' standing; `judges` include its authors."""
@@ -202,7 +198,6 @@ class Auditing:
 
     async def _place(self, peer: str, judges: Mapping[str, Judge]) -> str:
         """Return the address range where a peer was seen, else the one that it announces."""
-        assert self._transport is not None
         if not has_ranges(judges):
             return ""
         with suppress(PeerLost):
@@ -238,7 +233,6 @@ class Auditing:
 
     async def _ask(self, auditor: str, claim: AskAudit) -> tuple[Audited, AuditVerdict] | None:
         """Return one auditor's answer and verdict; None without a credible one."""
-        assert self._links is not None
         try:
             async with asyncio.timeout(ANSWER_S):
                 link = await self._links.get(auditor, AUDIT)

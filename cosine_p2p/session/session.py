@@ -49,7 +49,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
     WakeAt,
 )
-from cosine_p2p.strategy.speed_trial import DrafterCount, TrialPath
+from cosine_p2p.strategy.speed_trial import DrafterCount, SpeedTrials, TrialPath
 from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import Delivery, PeerLink, check_knows
 from cosine_p2p.transport.patience import JOIN_PAUSE_S, end_all
@@ -140,7 +140,7 @@ class Session:
             deliver=self._inbox.put_nowait,
         )
         self._dials: VerifierDials[asyncio.Task[None]] = VerifierDials(self._queue)
-        self._trials = shared.trials.get(job.strategy.name)
+        self._trials = shared.trials.get(job.strategy.name) or SpeedTrials(())
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
         self._patient_since_s: float | None = None
@@ -300,14 +300,13 @@ class Session:
 
     @property
     def _has_nothing_to_compare(self) -> bool:
-        return not self.job.drafters or self._trials is None or not self._trials.ways
+        return not self.job.drafters or not self._trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
         """Use the measurements of a path; a new one needs the verifier's `break_even`."""
-        trials = self._trials
-        if self._knows_path or trials is None:
+        if self._knows_path:
             return
-        path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature)
+        trials, path = self._trials, TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature)
         trial = trials.find(path, break_even=break_even) if upstream.is_opened else trials.known(path)
         if trial is not None:
             self._knows_path = True

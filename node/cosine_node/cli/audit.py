@@ -363,8 +363,7 @@ async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str
     from cosine_p2p.session.auditing import Auditing
     from cosine_p2p.trust.standing import Standings
 
-    auditing = Auditing(PeerFailures(), Standings(), file=EvidenceFile())
-    auditing.join(swarm.transport)
+    auditing = Auditing(swarm.transport, PeerFailures(), Standings(), file=EvidenceFile())
     try:
         return await auditing.judged(pieces, swarm.directory, trust=trust, wait_s=WAIT_S)
     finally:

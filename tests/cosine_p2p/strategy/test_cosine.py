@@ -16,7 +16,7 @@ from cosine_p2p.strategy.base import (
     SendTree,
     VerifierOpened,
 )
-from cosine_p2p.strategy.cosine import SILENT_TOKENS, VERIFIER_CUTS, Cosine, CosineOptions
+from cosine_p2p.strategy.cosine import SILENT_TOKENS, Cosine, CosineOptions
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.draft import MAX_TREE_DEPTH
@@ -54,19 +54,6 @@ def test_a_drafter_drafts_as_deep_as_it_gets_until_the_news_of_its_drafts_is_bac
     # Its deepest nodes, one below what it expands, still fit into a tree.
     for token_s in (0.0, 1e-6, 0.001):
         assert assigned(VerifierOpened(60.0, 0.0), DrafterStarted(1, 1.0, token_s, 0.1)).depth == MAX_TREE_DEPTH - 1
-
-
-def test_in_the_verifiers_node_less_likely_paths_are_asked_for_and_passed_on() -> None:
-    asked, passed_on = [], []
-    for is_here in (False, True):
-        strategy = Cosine(ROOT)
-        strategy.on(VerifierOpened(0.06, 0.0, is_here=is_here), 0.0)
-        [assign] = strategy.on(started(1), 0.0)
-        assert isinstance(assign, SendAssign)
-        asked.append(assign.rarity)
-        passed_on.append(len(sent_tokens(strategy.on(drafted([1] * 12, confidence=0.3), 0.0))))
-    assert asked == [None, VERIFIER_CUTS.rarity]
-    assert 0 < passed_on[0] < passed_on[1] < 12
 
 
 def test_drafts_wait_for_a_verifier_and_go_again_to_the_next() -> None:
