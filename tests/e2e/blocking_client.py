@@ -106,8 +106,6 @@ def main(task: dict[str, Any]) -> None:
         return
     client = Client(**options)
     match task["do"]:
-        case "leave open":
-            generate(client)
         case "leave a stream open":
             tell(text=next(client.stream(PROMPT, max_new_tokens=ENDLESS_TOKENS)).text)
         case "interrupt stream":

@@ -70,16 +70,6 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     assert {d["domain"] for d in done["swarm"]["drafters"]} <= {"code", "math"}
 
 
-@pytest.mark.thorough
-def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) -> None:
-    options = ("--max-new-tokens", "24", "--seed", "7", "--temperature", "0.8")
-    parsed = generated(swarm, "-", *options, stdin=PROMPT)
-    streamed = run("generate", PROMPT, *options, *swarm.peers)
-    assert streamed.returncode == 0
-    assert streamed.stdout == parsed["text"] + "\n"
-    assert f"{parsed['usage']['completion_tokens']} tokens" in streamed.stderr and "seed 7" in streamed.stderr
-
-
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"keeper": {"type": "string", "maxLength": 12}, "lamps": {"type": "integer", "maximum": 99}},

@@ -1,9 +1,6 @@
 """Nodes and clients wait for a bootstrap node that is not there yet, and say so."""
 
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,8 +17,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
-AT_ONCE_S: Final = 10.0
-"""Time for an interpreter to end on a busy machine."""
 WAITING: Final = "Nobody of the network answers yet"
 
 
@@ -86,24 +81,3 @@ def test_a_client_that_knows_one_node_alone_waits_for_its_daemon(swarm: Swarm) -
     assert done.returncode == 0, done.stderr
     assert swarm.boot.process.poll() is None
     assert [psutil.Process(pid).name() for pid in daemons_of(swarm.boot.process.pid)] == [DAEMON]
-
-
-def test_ctrl_c_ends_the_waiting_at_once(tmp_path: Path) -> None:
-    _, maddr = bootstrap_place(tmp_path)
-    place = ("--initial-peers", maddr)
-    program = f"from cosine_p2p import Client\nClient([{maddr!r}]).__enter__()\n"
-    commands: dict[tuple[str, ...], int] = {
-        (*COMMAND, "generate", PROMPT, *place): 130,
-        (*COMMAND, "status", *place): 130,
-        (*COMMAND, "join", "--role", "drafter", "--model", "ngram", *place): 0,
-        (*COMMAND, "bootstrap", *place): 0,
-        (*COMMAND, "serve", "--port", "0", *place): 0,
-        (sys.executable, "-c", program): -signal.SIGINT,
-    }
-    with waiting(tmp_path, *commands) as processes:
-        for (process, log), code in zip(processes, commands.values(), strict=True):
-            began_s = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == code, log.read_text()
-            assert time.monotonic() - began_s < AT_ONCE_S, process.args
-            assert ("Traceback" in log.read_text()) is (code < 0)

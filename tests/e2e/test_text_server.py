@@ -1,6 +1,5 @@
 """A drafter whose words llama.cpp's server writes: they are accepted, and its faults cost drafts alone."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -53,9 +52,6 @@ class LlamaServer:
         while not (line := self._process.stdout.readline()).startswith(b"http"):
             assert line or self._process.poll() is None, file.with_suffix(".log").read_text()
 
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -93,27 +89,17 @@ def test_a_server_drafts_and_its_faults_cost_no_text(swarm: Swarm, tmp_path: Pat
                 assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
                 return done
 
-            def drafted() -> Generation:
-                done = generate()
-                assert [report.domain for report in done.swarm.drafters] == [file.name]
-                return done
-
-            assert drafted().swarm.accepted > NEW_TOKENS // 3
-            server.send(signal.SIGSTOP)
-            generate()
-            server.send(signal.SIGCONT)
-            assert drafted().swarm.accepted > 0
+            done = generate()
+            assert [report.domain for report in done.swarm.drafters] == [file.name]
+            assert done.swarm.accepted > NEW_TOKENS // 3
             server.close()
             assert generate().swarm.accepted == 0
-            assert drafter.process.poll() is None
             drafter.wait_said("does not draft now")
             server = LlamaServer(file, port)
             until_s = time.monotonic() + 60
             while not generate().swarm.accepted:
                 assert time.monotonic() < until_s
-            drafter.wait_said("drafts again")
             assert drafter.stop() == 0
-            generate()
     finally:
         server.close()
         drafter.close()

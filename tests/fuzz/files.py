@@ -30,7 +30,6 @@ from cosine_gateway.responses.request import parse_response
 from cosine_gateway.text_request import parse_chat, parse_completion
 from cosine_gateway.tokens import detokenized, tokenized
 from cosine_node.endpoint_audit.asking import EndpointQuestion, read_answer
-from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_p2p.request.generation_config import FILE_NAME, read_generation_config
 from cosine_p2p.request.model_defaults import apply_defaults
 from cosine_p2p.request.options import TEXT_DEFAULTS
@@ -413,14 +412,6 @@ def _address_seeds() -> list[bytes]:
     return [f"{host}{end}".encode() for host in (*hosts, *rest) for end in ends]
 
 
-def check_schema(data: bytes) -> None:
-    """A JSON schema of a request, before llguidance reads it in a separate process."""
-    schema = json.loads(data)
-    sound = for_llguidance(schema)
-    json.dumps(sound)
-    assert for_llguidance(sound) == sound or json.dumps(sound).count("NaN")
-
-
 def check_swarm_file(data: bytes) -> None:
     with _scratch() as folder:
         (folder / "swarm").write_bytes(data)
@@ -478,13 +469,6 @@ TARGETS: Final = {
         check=check_completion, seeds=partial(json_seeds, "completion"), runs=20_000, mutate=mutated_json
     ),
     "chat": FuzzTarget(check=check_chat, seeds=partial(json_seeds, "chat"), runs=20_000, mutate=mutated_json),
-    "schema": FuzzTarget(
-        check=check_schema,
-        seeds=partial(json_seeds, "schema"),
-        runs=20_000,
-        mutate=mutated_json,
-        refusals=(ValueError, RecursionError),
-    ),
     "address": FuzzTarget(
         check=check_address, seeds=_address_seeds, runs=10_000, refusals=(ValueError,), max_bytes=300
     ),

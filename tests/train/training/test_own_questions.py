@@ -12,11 +12,10 @@ from cosine_engine import zoo
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, TargetPrompt
 from cosine_train.training.local_target import LocalTarget
-from cosine_train.training.own_questions import opening_of, write_follow_ups, write_own_questions
-from cosine_train.training.questions import Question, read_questions
+from cosine_train.training.own_questions import opening_of, write_own_questions
+from cosine_train.training.questions import read_questions
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +71,3 @@ def test_a_target_with_nothing_new_to_ask_is_told(codec: TextTokenizer, tmp_path
     target = repeating(codec, times=10**6)
     with pytest.raises(UsageError, match="1 different questions"):
         write_own_questions(target, codec, tmp_path, count=20, seed=0, say=lambda _: None)
-
-
-def test_after_an_answer_the_user_speaks_again(codec: TextTokenizer, tmp_path: Path) -> None:
-    target = repeating(codec, times=1)
-    asked = ({"role": "user", "content": "Where is it?"},)
-    first = Question("self", asked)
-    likely = np.zeros((4, 0))
-    answer = Answer(
-        question=first.number,
-        domain="self",
-        sampling=Sampling(),
-        prompt=codec.encode_chat(asked),
-        tokens=(*codec.encode("At home.")[:3], 0),
-        likely_ids=likely.astype(np.int32),
-        likely_logs=likely.astype(np.float16),
-    )
-    questions = write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None)
-    (again,) = [question.asked for question in questions]
-    assert not isinstance(again, str)
-    assert [message["role"] for message in again] == ["user", "assistant", "user"]
-    assert again[:1] == asked
-    assert again[1]["content"] == codec.decode(answer.tokens[:-1])
-    # It is written once: the next call finds it in the file.
-    assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions
