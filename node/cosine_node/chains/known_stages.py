@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Stages announce their layers, pass time, load and room. What the head has measured precedes that (`speeds`), and
+Stages announce their layers, pass time, load and room. What the head has measured precedes that (`measured`), and
 what its checks have found decides which stages it may use (`disputes`). `best` chooses the chain of least expected
 time among those with the fewest suspects. A stage that failed is unused for `GONE_S`, unless it has announced
 itself since, and then a last resort. The first chain determines numerics and pool size of all later ones.

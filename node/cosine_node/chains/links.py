@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A head joins its stages from the last to the first, since each stage dials the next one. It then sends one ordered
 stream of operations to the first stage, which passes them on; only the last stage answers passes. Every stage keeps
-a stream to the head, for reports of passes (`pass_times`), answers to probes (`checks`), and errors.
+a stream to the head, for reports of passes (`measured`), answers to probes (`checks`), and errors.
 
 The links are lost as a whole: with the first stream that ends, error, or answer that does not fit, all frames in
 flight fail. `suspects` are the stages of which one is at fault: if a stage got bad activations, it and the stage

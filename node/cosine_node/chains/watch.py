@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-`ChainWatch` takes the ended passes of a chain (`pass_times`) every `CHECK_S`, and decides:
+`ChainWatch` takes the ended passes of a chain (`measured`) every `CHECK_S`, and decides:
 
 - If a pass is *stuck* at a stage, the chain is left; that stage and the one before are suspected.
-- If delays add up (`speeds`), the chain is left for one that takes less than half as long.
+- If delays add up (`measured`), the chain is left for one that takes less than half as long.
 - If the last stage returns rows without tokens, another one is tried (`doubt`).
 
 A chain is left only if another one exists, and with growing patience, so that a head with a slow line does not

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from cosine_engine.base import Choice, Row, RowResult
+from cosine_engine.base import BadLogits, Choice, Row, RowResult
+from cosine_engine.kv_pool import PagePool
 from cosine_node.chains import links
 from cosine_node.chains.links import StageLinks
 from cosine_node.stages.frames import ChainLost, answer_of, results_of, rows_of
-from cosine_node.stages.host import StageModel
+from cosine_node.stages.host import StageEngine, StageModel
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
@@ -38,6 +40,7 @@ from cosine_protocol.stage import (
     RowAnswer,
 )
 from cosine_protocol.stream import SHAPING
+from tests.engine.local_chain import LocalLinks
 from tests.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.engine.staged import load_untried, ranges, whole_engine
 from tests.engine.tiny_models import VOCAB
@@ -302,3 +305,19 @@ def test_rows_have_a_bound_together() -> None:
     rows_of(FeedPass(0, (half,), 0))
     with pytest.raises(MalformedMessage, match="over its bounds"):
         rows_of(FeedPass(0, (half, replace(half, sequence=2)), 0))
+
+
+def test_a_row_without_finite_logits_fails_alone_and_is_taken_back_everywhere(folder: Path) -> None:
+    models = load_untried(folder, ranges(1, 3, 4), slots=POOL_TOKENS)
+    stages = [StageEngine(model, PagePool(tokens=POOL_TOKENS), first_sequence=7) for model in models]
+    head = head_of(LocalLinks(stages))
+    good, bad = (head.open(sampling=Sampling(), prompt_tokens=3) for _ in range(2))
+    head.forward([Row.chain(good, (3, 4)), Row.chain(bad, (5, 6))])
+    weight = stages[-1].model.packed.model.lm_head.weight.data
+    before = weight.clone()
+    weight.fill_(torch.nan)
+    [result] = head.forward([Row(bad, (7,), (2,), (1,))])
+    assert isinstance(result.error, BadLogits)
+    weight.copy_(before)
+    head.forward([Row(good, (7,), (2,), (1,))])
+    assert [stage.live_tokens for stage in stages] == [head.live_tokens] * 3 == [5] * 3

@@ -18,6 +18,7 @@ from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.host import HostedChain, StageModel
 from cosine_node.stages.inbox import StageInbox
 from cosine_node.stages.proof import PROBES_A_TOKEN
+from cosine_node.stages.served_chain import FRESH_S, IDLE_S
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import Message
@@ -67,10 +68,12 @@ def join_of(stages: ServedStages, *, number: int = 1, **changes: Any) -> Join:
 
 
 @asynccontextmanager
-async def stream_of(stages: ServedStages, peer_id: str, *said: Message) -> AsyncIterator[Channel]:
-    """A stream of a peer to the last stage, with these messages sent."""
+async def stream_of(
+    stages: ServedStages, peer_id: str, *said: Message, stage: str = "stage 1"
+) -> AsyncIterator[Channel]:
+    """A stream of a peer to a stage, with these messages sent."""
     transport = stages.network.transports.get(peer_id) or stages.network.join(peer_id)
-    async with Channel(await transport.dial("stage 1", STAGE), STAGE) as channel:
+    async with Channel(await transport.dial(stage, STAGE), STAGE) as channel:
         for message in said:
             channel.post(message)
         yield channel
@@ -407,3 +410,86 @@ async def test_a_stage_answers_no_probe_of_the_stage_before(
 ) -> None:
     before.post(PROBE)
     assert "unexpected Probe" in (await error_from(head)).message
+
+
+# Other heads may take the room of idle chains, but never that of working ones.
+
+HALF: Final = 3 * USUAL_TOKENS
+
+
+class Head:
+    """A head of a single stage, with a chain that works on request."""
+
+    def __init__(self, stages: ServedStages, opened: AsyncExitStack) -> None:
+        self.stages, self.opened, self.fed = stages, opened, 0
+        self.channel: Channel
+
+    async def join(self, name: str, number: int, *, tokens: int = HALF) -> Message:
+        """Join, and return the stage's answer."""
+        join = self.stages.plan().join(0, chain=bytes([number]) * 16, head=name)
+        asked = stream_of(self.stages, name, replace(join, pool_tokens=tokens), stage="stage 0")
+        self.channel = await self.opened.enter_async_context(asked)
+        return await heard(self.channel)
+
+    async def work(self) -> Message:
+        """Feed one token, and return the stage's answer."""
+        row = Row(0, (3,), (self.fed,), (self.fed - 1,))
+        for message in (*(() if self.fed else (OPEN,)), *feed_messages(self.fed, [row])):
+            self.channel.post(message)
+        self.fed += 1
+        return await heard(self.channel)
+
+
+@in_virtual_time
+async def play_heads(
+    folder: Path, scene: Callable[[ServedStages, Callable[[], Head]], Any], **addresses: str
+) -> None:
+    network = MemoryNetwork(one_way_s=0.001)
+    network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})
+    models = load_untried(folder, ranges(4), slots=2 * HALF)
+    async with served(models, network=network, offload=at_once) as stages:
+        async with AsyncExitStack() as opened:
+            await scene(stages, lambda: Head(stages, opened))
+        await asyncio.sleep(5)
+        assert stages.is_idle
+
+
+def test_heads_that_only_beat_give_their_room_to_one_that_asks(folder: Path) -> None:
+    async def scene(stages: ServedStages, new: Callable[[], Head]) -> None:
+        idlers, head, again, other = [new(), new()], new(), new(), new()
+        for number, idler in enumerate(idlers):
+            assert isinstance(await idler.join(f"idler {number}", number), Joined)
+        assert stages.services[0].room_tokens == 0
+        await asyncio.sleep(FRESH_S)
+        assert stages.services[0].room_tokens == HALF
+        assert isinstance(await head.join("head", 7), Joined)
+        error = await error_from(idlers[0].channel)
+        assert error.code == ErrorCode.OVERLOADED
+        assert "another head needs the room of this idle chain" in error.message
+        assert isinstance(await head.work(), Results)
+        # It may join again, but not instead of a working head, and is idle from the start.
+        assert isinstance(await again.join("idler 0", 8), Joined)
+        await error_from(idlers[1].channel)
+        assert isinstance(await other.join("other", 9), Joined)
+        await error_from(again.channel)
+        assert isinstance(await head.work(), Results)
+        # It is idle, too, a while after its last pass.
+        await asyncio.sleep(IDLE_S)
+        assert stages.services[0].room_tokens == HALF
+
+    play_heads(folder, scene)
+
+
+def test_heads_of_one_network_do_not_have_all_of_the_pool(folder: Path) -> None:
+    async def scene(stages: ServedStages, new: Callable[[], Head]) -> None:
+        quarter = HALF // 2
+        for number in range(2):
+            near = new()
+            assert isinstance(await near.join(f"near {number}", number, tokens=quarter * (2 - number)), Joined)
+            assert isinstance(await near.work(), Results)
+        error = await new().join("near 2", 2, tokens=16)
+        assert isinstance(error, Error) and "the heads of one network may have" in error.message
+        assert isinstance(await new().join("far", 3, tokens=quarter), Joined)
+
+    near = {f"near_{number}": f"/ip4/45.66.77.{number + 1}/tcp/1" for number in range(3)}
+    play_heads(folder, scene, far="/ip4/46.1.2.3/tcp/1", **near)
