@@ -51,6 +51,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "ready": "Ready as {role} {peer_id}. {said} Give others this address:",
     "drafts_dear": "{said}",
     "alone": "It is alone in its network {network!r}: no peer is named, and none found in the local network yet.",
+    "neighbour": "Found {peer_id} in the local network.",
     "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",

@@ -4,8 +4,8 @@ The library declares the options of clients (`OPTIONS`); this module adds their 
 commands share are fields of a dataclass.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -16,7 +16,8 @@ import typer
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import SCHEME
 from cosine_p2p.request.options import OPTIONS, ClientOptions, merge_options
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import BadSignature, UsageError
+from cosine_protocol.identity import public_key_of
 from cosine_terminal.help_screen import Everyday, everyday
 
 DEFAULT_TARGET: Final = "zoo:target"
@@ -40,6 +41,11 @@ def option(
     heading = Everyday(panel) if everyday else panel
     given = {"metavar": metavar, "envvar": variable, "help": text, "rich_help_panel": heading, **more}
     return typer.Option(f"--{name}", **given)
+
+
+def declared(default: Any, metavar: str, text: str, panel: str = "Options", **more: Any) -> Any:
+    """A field of a dataclass that `takes_options` turns into an `option`, by default of the field's name."""
+    return field(default=default, metadata={"metavar": metavar, "text": text, "panel": panel, **more})
 
 
 # Options under the headings of the help; those of client options are in `Purpose`.
@@ -129,9 +135,23 @@ def read_client_options(**given: Any) -> ClientOptions:
     if options.get("dtype") == "auto":
         # `COSINE_DTYPE` is also an option of nodes, which accept auto.
         options["dtype"] = None
+    for peer_id in options.get("trust") or ():
+        check_peer_id(peer_id, option="--trust")
+    if options.get("verifier"):
+        check_peer_id(options["verifier"], option="--verifier")
     # What cannot be is said before anything is loaded.
     merge_options({}, options, ClientOptions)
     return cast(ClientOptions, options)
+
+
+def check_peer_id(peer_id: str, *, option: str) -> None:
+    """Raise `UsageError` for what is no peer id."""
+    try:
+        public_key_of(peer_id)
+    except BadSignature:
+        raise UsageError(
+            f"{option} takes peer ids, and {peer_id!r} is none; `status` shows those of nodes."
+        ) from None
 
 
 InitialPeers = Annotated[
@@ -159,22 +179,20 @@ AsJson = Annotated[bool, everyday("--json", help="Print one JSON object on stdou
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each field of its dataclass parameters.
 
-    A parameter `options: Annotated[ClientOptions, ENTRANCE]` becomes one option for each name in `ENTRANCE`.
+    A parameter `options: Annotated[ClientOptions, ENTRANCE]` becomes one option for each name in `ENTRANCE`, and so
+    does one of a dataclass.
     """
     flat: list[Parameter] = []
     groups: dict[str, tuple[list[str], Callable[..., Any]]] = {}
     hints = get_type_hints(command, include_extras=True)
     for name, parameter in signature(command).parameters.items():
         hint = hints[name]
+        kind, names = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
         read: Callable[..., Any]
-        if getattr(hint, "__origin__", None) is ClientOptions:
-            grouped, read = [_client_parameter(each) for each in hint.__metadata__[0]], read_client_options
-        elif is_dataclass(hint):
-            read, types = hints[name], get_type_hints(hint, include_extras=True)
-            grouped = [
-                Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=types[each.name])
-                for each in fields(hint)
-            ]
+        if kind is ClientOptions:
+            grouped, read = [_client_parameter(each) for each in names or ()], read_client_options
+        elif is_dataclass(kind):
+            grouped, read = _field_parameters(kind, names), cast(Callable[..., Any], kind)
         else:
             flat.append(parameter.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
             continue
@@ -189,6 +207,19 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**given, **read_groups)
 
     return declaring(run, flat)
+
+
+def _field_parameters(of: Any, names: Collection[str] | None) -> list[Parameter]:
+    """The command parameters for the fields of a dataclass, of all or of those with these names."""
+    hints = get_type_hints(of, include_extras=True)
+    found = []
+    for each in fields(of):
+        if names is None or each.name in names:
+            hint = hints[each.name]
+            if each.metadata:
+                hint = Annotated[hint, option(**{"name": each.name.replace("_", "-"), **each.metadata})]
+            found.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hint))
+    return found
 
 
 def declaring(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:

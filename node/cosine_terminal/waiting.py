@@ -1,6 +1,7 @@
 """The line on stderr that shows what a command waits for. It imports little, as it is shown before all else."""
 
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -101,3 +102,14 @@ async def telling_stages(line: WaitingLine, sentence: Callable[[], str]) -> Asyn
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+@asynccontextmanager
+async def waiting_for(stage: Stage) -> AsyncIterator[None]:
+    """Show on stderr what a command waits for in this block."""
+    line = WaitingLine(sys.stderr)
+    try:
+        async with telling_stages(line, lambda: stage.sentence):
+            yield
+    finally:
+        line.end()

@@ -12,9 +12,10 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=os.devnull)
 for name in (
     "cosine_node.cli.app",
     "cosine_gateway.http.server",
-    "cosine_node.serving.head",
+    "cosine_node.serving.draft_role",
+    "cosine_node.serving.head_role",
     "cosine_node.serving.node",
-    "cosine_node.serving.stage_node",
+    "cosine_node.serving.stage_role",
     "cosine_node.stages.opening",
     "cosine_p2p.transport.full.library",
     "cosine_engine.torch.loading",

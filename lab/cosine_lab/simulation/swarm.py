@@ -368,7 +368,7 @@ class SimulatedSwarm:
             rng = seeded(self._place_seed, "place", identity.peer_id)
             vivaldi = Vivaldi(rng.random)
             directory = self._directory_of(identity)
-            works.append(Surroundings(transport, directory, vivaldi, target=TARGET, rng=rng).run())
+            works.append(Surroundings(transport, directory, vivaldi, rng=rng).run(TARGET))
         status = StatusService(lambda: (b"", service.requests, machine.use.passes), vivaldi=vivaldi)
         await transport.serve(STATUS, status.handle)
         member = SimulatedMember(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.audit import audit
-from cosine_node.cli.bootstrap import bootstrap, identity, invite
 from cosine_node.cli.chat import chat
 from cosine_node.cli.configuration import (
     DOCTOR,
@@ -21,7 +20,8 @@ from cosine_node.cli.configuration import (
 )
 from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
-from cosine_node.cli.join import doctor, draft, head, join, stage, verify
+from cosine_node.cli.invite import identity, invite
+from cosine_node.cli.join import bootstrap, doctor, draft, head, join, stage, verify
 from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
 from cosine_node.cli.serve import serve

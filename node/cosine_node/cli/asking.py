@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.addresses import parse_address
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS
-from cosine_terminal.waiting import Stage, WaitingLine, telling_stages
+from cosine_terminal.waiting import Stage, waiting_for
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -50,10 +49,8 @@ async def survey_once(initial_peers: tuple[str, ...], access: Access, target: st
     from cosine_node.doctor.swarm import first_survey
     from cosine_p2p.survey import Surveyor
 
-    line, stage = WaitingLine(sys.stderr), Stage("Looking at the swarm")
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(telling_stages(line, lambda: stage.sentence))
-        stack.callback(line.end)
+    stage = Stage("Looking at the swarm")
+    async with waiting_for(stage), AsyncExitStack() as stack:
         swarm = await joining_once(initial_peers, access, note=stage.change)()
         stack.push_async_callback(swarm.close)
         surveyor = Surveyor(swarm, target=target)

@@ -1,5 +1,10 @@
-"""`cosine serve`: the swarm behind OpenAI's and Anthropic's APIs."""
+"""`cosine serve`: the swarm behind OpenAI's and Anthropic's APIs; and `join --page`, a small gateway."""
 
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gethostname
@@ -7,8 +12,9 @@ from typing import Annotated, Final
 
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import KEEP, ClientOptions
-from cosine_protocol.errors import UsageError
-from cosine_terminal.events import telling
+from cosine_p2p.storage.identity_file import default_identity_file, load_identity
+from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.events import Emit, telling
 from cosine_terminal.interrupts import run_until_stopped
 from cosine_terminal.options import (
     ENTRANCE,
@@ -17,12 +23,16 @@ from cosine_terminal.options import (
     InitialPeers,
     Link,
     LogFormat,
+    declared,
     option,
     peers_of,
     several,
     takes_options,
 )
 
+LOG = logging.getLogger(__name__)
+PAGE_HOST: Final = "127.0.0.1"
+"""The address of a node's page. To show it to others, run `cosine serve`, which has API keys."""
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
     "waiting": "Waiting for a verifier. {said}",
@@ -32,34 +42,34 @@ SENTENCES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFlags:
+    """Further options of `serve`."""
+
+    max_requests: int = declared(
+        16, "COUNT", "Maximum number of concurrent generations; four times as many may wait."
+    )
+    api_key: list[str] | None = declared(
+        None, "KEY", "API key that requests must send; may be repeated.", everyday=True
+    )
+    cors_origin: list[str] | None = declared(
+        None, "ORIGIN", "Origin allowed by CORS, besides local ones; may be repeated."
+    )
+    host_name: list[str] | None = declared(
+        None, "NAME", "Public host name of the gateway, besides private names and addresses; may be repeated."
+    )
+
+
 @takes_options
 def serve(
     client: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY)],
+    *,
     host: Annotated[str, option("host", "HOST", "Address to listen on.", everyday=True)] = "127.0.0.1",
     # vLLM's port, so that clients configured for vLLM find the gateway.
     port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.", everyday=True)] = 8000,
     link: Link = None,
     initial_peers: InitialPeers = None,
-    max_requests: Annotated[
-        int,
-        option("max-requests", "COUNT", "Maximum number of concurrent generations; four times as many may wait."),
-    ] = 16,
-    api_key: Annotated[
-        list[str] | None,
-        option("api-key", "KEY", "API key that requests must send; may be repeated.", everyday=True),
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        option("cors-origin", "ORIGIN", "Origin allowed by CORS, besides local ones; may be repeated."),
-    ] = None,
-    host_name: Annotated[
-        list[str] | None,
-        option(
-            "host-name",
-            "NAME",
-            "Public host name of the gateway, besides private names and addresses; may be repeated.",
-        ),
-    ] = None,
+    flags: GatewayFlags,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
@@ -73,9 +83,9 @@ def serve(
 
     if not 0 <= port <= 65_535:
         raise UsageError("--port must lie between 0 and 65535.")
-    if max_requests < 1:
+    if flags.max_requests < 1:
         raise UsageError("--max-requests must be 1 or more.")
-    keys = several(api_key)
+    keys = several(flags.api_key)
     # A header cannot carry other keys, and an empty key would protect nothing.
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
@@ -84,15 +94,18 @@ def serve(
     options = GatewayOptions(
         model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,
-        cors_origins=several(cors_origin),
+        cors_origins=several(flags.cors_origin),
         # The machine's own name may be a public one, but belongs to its owner.
-        host_names=(*several(host_name), gethostname()),
-        max_requests=max_requests,
+        host_names=(*several(flags.host_name), gethostname()),
+        max_requests=flags.max_requests,
         access=Access.of(client),
         machine=OwnMachine(),
     )
     asked = {"initial_peers": peers_of(link, initial_peers), "listen": True, **client}
-    with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:
+    with (
+        telling(log_format, as_json=as_json, sentences=SENTENCES) as emit,
+        listening(host, port) as listener,
+    ):
         if not keys and not is_loopback(host):
             emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(listener, host, asked, options, emit, stop))
@@ -115,3 +128,81 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def page_access(access: Access) -> Access:
+    """The access of the page's client. Raises `UsageError` if it is not a member of the private swarm.
+
+    In a private swarm it has a separate identity, so that peers do not mistake it for the node.
+    """
+    if access.swarm_file is None:
+        return access
+    file = default_identity_file().with_name("page-identity")
+    try:
+        access.gate(load_identity(file).peer_id)
+    except UsageError as error:
+        raise UsageError(f"The page has a separate key, {file}: {error}") from None
+    return replace(access, identity_file=file)
+
+
+async def run_with_page(
+    run: Callable[[Emit], Awaitable[None]],
+    listener: socket.socket,
+    *,
+    access: Access,
+    target: str,
+    emit: Emit,
+    stop: asyncio.Event,
+) -> None:
+    """Run a node and, once it is ready, serve the page on the listening socket.
+
+    If the page cannot be served, a warning is logged and the node goes on.
+    """
+    addresses: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+
+    def note(event: str, fields: dict[str, object]) -> None:
+        emit(event, fields)
+        maddrs = fields.get("maddrs")
+        if event == "ready" and isinstance(maddrs, list) and not addresses.done():
+            addresses.set_result(maddrs)
+
+    async def show() -> None:
+        try:
+            await _serve_page(listener, await addresses, access=access, target=target, emit=emit, stop=stop)
+        except CosineError as error:
+            LOG.warning("the page cannot be shown: %s", error)
+
+    showing = asyncio.ensure_future(show())
+    try:
+        await run(note)
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        listener.close()
+
+
+async def _serve_page(
+    listener: socket.socket,
+    addresses: list[str],
+    *,
+    access: Access,
+    target: str,
+    emit: Emit,
+    stop: asyncio.Event,
+) -> None:
+    from cosine_gateway.http.app import GatewayOptions
+    from cosine_gateway.http.server import serve_gateway
+    from cosine_node.advice.own_machine import OwnMachine
+    from cosine_p2p.network import joining
+    from cosine_p2p.text.target import Target
+
+    def note(event: str, fields: dict[str, object]) -> None:
+        # Other events of the gateway do not concern the node.
+        if event == "ready":
+            emit("page", {"url": fields["url"]})
+
+    join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
+    options = GatewayOptions(
+        model_name=model_name(target), host_names=(gethostname(),), access=access, machine=OwnMachine()
+    )
+    await serve_gateway(listener, PAGE_HOST, {"join": join, "target": target}, options, note, stop)

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -122,7 +122,7 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
     with live or nullcontext():
         while True:
             if live is not None:
-                live.update(picture(survey, network, OwnNotes.read(), columns=console.width), refresh=True)
+                live.update(picture(survey, network, own_bans(), columns=console.width), refresh=True)
             else:
                 _tell(survey, network, as_json=as_json)
             await asyncio.sleep(WATCH_EVERY_S)
@@ -131,24 +131,18 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
 
 def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(as_object(survey, network, OwnNotes.read())) + "\n")
+        sys.stdout.write(json.dumps(as_object(survey, network, own_bans())) + "\n")
         sys.stdout.flush()
     elif survey.nodes:
         console = Console()
-        console.print(picture(survey, network, OwnNotes.read(), columns=console.width))
+        console.print(picture(survey, network, own_bans(), columns=console.width))
     else:
         show(sys.stderr, f"Error: {problem_of(survey, network)}\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnNotes:
-    """State of this user: bans, the latest end last."""
-
-    bans: Sequence[Ban] = ()
-
-    @classmethod
-    def read(cls) -> "OwnNotes":
-        return cls(bans=tuple(BanFile().read().values()))
+def own_bans() -> tuple[Ban, ...]:
+    """The bans of this user, the latest end last."""
+    return tuple(BanFile().read().values())
 
 
 def of_one_target(survey: "Survey") -> "Survey":
@@ -184,7 +178,7 @@ def problem_of(survey: "Survey", network: str) -> str:
     return ""
 
 
-def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]:
+def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, Any]:
     nodes = [
         json_safe(sight.record)
         | {
@@ -207,12 +201,12 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
         "nodes": nodes,
         "coverage": coverage_as_objects(_reached_records(survey)),
         "outlook": [outlook_as_object(each) for each in outlooks(_reached_records(survey))],
-        "bans": bans_as_object(notes.bans),
+        "bans": bans_as_object(bans),
         "problem": problem_of(survey, network),
     }
 
 
-def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
+def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int) -> RenderableType:
     """The survey for a terminal: targets, nodes, bans and totals."""
     targets = served_targets(sight.record for sight in survey.nodes)
     parts: list[RenderableType] = [_targets_table(targets)] if survey.target == ALL_TARGETS else []
@@ -236,10 +230,10 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
     lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
-        for ban in notes.bans[-MAX_BANS_SHOWN:]
+        for ban in bans[-MAX_BANS_SHOWN:]
     ]
-    if len(notes.bans) > MAX_BANS_SHOWN:
-        lines.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
+    if len(bans) > MAX_BANS_SHOWN:
+        lines.append(Text(f"{len(bans)} are banned here; `cosine-node ban` shows all.", "red"))
     roles = Counter(sight.record.role for sight in survey.nodes)
     told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
     counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
@@ -250,7 +244,7 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
         lines.append(Text(printable(f"Texts may differ at near ties: of verifiers with {', '.join(differing)}.")))
     if problem := problem_of(survey, network):
         lines.append(Text(printable(problem), "yellow"))
-    return Group(*parts, _table(survey, notes, columns=columns), *lines)
+    return Group(*parts, _table(survey, columns=columns), *lines)
 
 
 def _targets_table(targets: Sequence[ServedTarget]) -> Table:
@@ -266,7 +260,7 @@ def _targets_table(targets: Sequence[ServedTarget]) -> Table:
     return table
 
 
-def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
+def _table(survey: "Survey", *, columns: int) -> Table:
     """A row for each node, without empty columns and those that do not fit."""
     rows = [_cells(sight) for sight in survey.nodes]
     shown = [

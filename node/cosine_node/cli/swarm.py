@@ -100,7 +100,7 @@ swarm = actions(
 )
 
 
-def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, str]:
+def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, str | None]:
     state = "revoked" if is_revoked else "expired" if time.time() > ends_at_s else "member"
     return {"peer_id": peer_id, "ends": _date(ends_at_s), "state": state}
 
@@ -109,9 +109,14 @@ def _papers_shown(file: Path) -> dict[str, Any]:
     papers = read_swarm_file(file)
     newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
     revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
-    members = [
-        _member(one.member, one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1))
-        for one in map(read_certificate, papers.certificates)
+    held = [read_certificate(each) for each in papers.certificates]
+    members: list[dict[str, str | None]] = [
+        _member(one.member, one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1)) for one in held
+    ]
+    # A revocation does not tell how long the certificate would have been valid.
+    members += [
+        {"peer_id": member, "ends": None, "state": "revoked"}
+        for member in revoked.keys() - {m.member for m in held}
     ]
     return {"swarm": papers.swarm_id, "name": papers.name, "members": members}
 
@@ -125,7 +130,10 @@ def _tell(shown: dict[str, Any], *, as_json: bool, lines: tuple[str, ...] | None
         sys.stdout.write(json.dumps(shown) + "\n")
         return
     if lines is None:
-        members = (f"  {one['peer_id']}  {one['state']}, until {one['ends']}" for one in shown["members"])
+        members = (
+            f"  {one['peer_id']}  {one['state']}{', until ' + one['ends'] if one['ends'] else ''}"
+            for one in shown["members"]
+        )
         lines = (shown["swarm"], f"  {printable(shown['name'])}", *members)
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.configuration import JOIN, commands_of
-from cosine_node.cli.node_options import parse_role
+from cosine_node.cli.roles import parse_role
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import SCHEME, follow_invitations
 from cosine_protocol.errors import UsageError

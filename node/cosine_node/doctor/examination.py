@@ -20,7 +20,7 @@ from cosine_engine.models.engine_kind import has_files, kind_for
 from cosine_node.doctor import machine, packages, swarm
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, skipped
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.serving.node_options import JoinPlan, NodeOptions
+from cosine_node.serving.options import JoinPlan, RoleOptions
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_terminal.events import STAGES
@@ -124,6 +124,10 @@ class Examination:
         found = [finding async for finding in swarm.look_at_peers(self._network)]
         good = {finding.what for finding in found if finding.status in (CheckStatus.OK, CheckStatus.SKIPPED)}
         self._reached = [maddr for maddr in self._network.initial_peers if f"--initial-peers {maddr}" in good]
+        if not self._network.initial_peers:
+            neighbours, finding = await swarm.look_in_local_network(self._network)
+            self._reached = list(neighbours)
+            found.append(finding)
         return found
 
     async def _swarm(self) -> list[Finding]:
@@ -133,7 +137,7 @@ class Examination:
         )
         return found
 
-    def _try(self, node: NodeOptions) -> Iterator[Finding]:
+    def _try(self, node: RoleOptions) -> Iterator[Finding]:
         from cosine_node.doctor.models import names_of, try_node
 
         what = f"{node.role} {node.source.model}"

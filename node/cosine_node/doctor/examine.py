@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cosine_node.doctor.examination import DISK, Step
 from cosine_node.doctor.finding import CheckStatus, Finding, failure
-from cosine_node.serving.node_options import JoinPlan
+from cosine_node.serving.options import JoinPlan
 
 EXAMINATION: Final = "cosine_node.doctor.examination"
 

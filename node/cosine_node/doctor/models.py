@@ -16,12 +16,11 @@ from cosine_engine.pool_size import free_memory_bytes
 from cosine_node.doctor.finding import Finding, failure, fine, refusal
 from cosine_node.doctor.machine import SMALLER
 from cosine_node.serving.fetched_model import local_folder
-from cosine_node.serving.node import load_models
-from cosine_node.serving.node_options import NodeOptions
+from cosine_node.serving.options import DraftOptions, HeadOptions, RoleOptions, StageOptions, VerifyOptions
+from cosine_node.serving.whole_model import load_models
 from cosine_node.stages.parts import size_text
 from cosine_p2p.gguf.header import part_names
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 from cosine_terminal.events import Emit
 
 OTHER: Final = (
@@ -29,12 +28,12 @@ OTHER: Final = (
 )
 
 
-def names_of(options: NodeOptions) -> tuple[str, ...]:
+def names_of(options: RoleOptions) -> tuple[str, ...]:
     """The models that a node needs files of."""
     named = [options.source.model]
-    if options.role is Role.DRAFTER:
+    if isinstance(options, DraftOptions):
         named.append(options.source.target)
-    if options.home is not None:
+    if isinstance(options, VerifyOptions) and options.home is not None:
         named.append(options.home.model.removeprefix(EAGLE_SCHEME))
     return tuple(name for name in dict.fromkeys(named) if has_files(name) and name != OWN_LAYER)
 
@@ -45,11 +44,8 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
     try:
         folder = local_folder(name)
         if folder is not None:
-            return (
-                folder,
-                0,
-                fine(what, f"it is here, {size_text(ModelFiles.in_folder(folder).weights_bytes)} on disk"),
-            )
+            weights_bytes = ModelFiles.in_folder(folder).weights_bytes
+            return folder, 0, fine(what, f"it is here, {size_text(weights_bytes)} on disk")
         if is_in_parts:
             return None, 0, fine(what, "it is fetched at the first start, from nodes of the swarm or from the hub")
         hub = HubModel.parse(name)
@@ -68,16 +64,15 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
     return None, download_bytes, fine(what, found)
 
 
-def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
+def try_node(options: RoleOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
     """Load the models of a node as `join` does, and measure them. `loaded` keeps them alive."""
     what = f"{options.role} {options.source.model}"
     folder = local_folder(options.source.model) if has_files(options.source.model) else None
     choice, free_bytes = options.source.engine, free_memory_bytes()
     if folder is not None and not options.is_in_parts and free_bytes and (choice.device == "cpu" or not has_card):
         # A lower bound.
-        least_bytes = ModelFiles.in_folder(folder).weights_bytes // (
-            4 if choice.quantize in ("int4", "int8") else 1
-        )
+        weights_bytes = ModelFiles.in_folder(folder).weights_bytes
+        least_bytes = weights_bytes // (4 if choice.quantize in ("int4", "int8") else 1)
         if least_bytes > free_bytes:
             found = f"its weights take {size_text(least_bytes)} or more, and {size_text(free_bytes)} are free"
             yield failure(what, found, SMALLER)
@@ -119,11 +114,11 @@ class _Warned(logging.Handler):
         self._said.append(record.getMessage())
 
 
-def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCurve | None, object]:
+def _load(options: RoleOptions, folder: Path | None, emit: Emit) -> tuple[CostCurve | None, object]:
     """Load the models. Returns the cost curve, None for a head, and the models. Raises `UsageError`."""
     source = options.source
-    if options.role is Role.STAGE:
-        from cosine_node.serving.stage_node import stage_draft
+    if isinstance(options, StageOptions):
+        from cosine_node.serving.stage_role import stage_draft
 
         assert folder is not None
         draft = stage_draft(options, folder)
@@ -132,11 +127,12 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
         emit("loading", {"model": f"layers {layers} of {layers.layers} of {source.model}"})
         stage = draft.load(layers, measure_s=MEASURE_S)
         return stage.curve, stage
-    if options.runs_over_stages:
-        from cosine_node.serving.head import needs_of
+    if isinstance(options, HeadOptions):
+        from cosine_node.serving.head_role import needs_of
 
         assert folder is not None
         needs_of(ModelNames.read(source.model, source.target, folder), requests=options.max_requests)
         return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
+    assert isinstance(options, DraftOptions | VerifyOptions)
     models = load_models(options, emit)
     return models[0].curve, models

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine, skipped, warning
 from cosine_node.doctor.reach import Way, connect, judge_reachability, parse_node_address
-from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.serving.options import NetworkOptions
 from cosine_p2p.dht.peer_clocks import PeerClocks, span
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.lan import find_neighbours
 from cosine_protocol.discover import DISCOVER, AskRecords, Records
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.fields import MAX_RECORD_SKEW_S, decode_body
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Names of checks, and common fixes.
 DAEMON: Final = "network daemon"
+LOCAL: Final = "local network"
 SWARM: Final = "swarm"
 VERIFIERS: Final = f"{SWARM}: verifiers"
 DRAFTERS: Final = f"{SWARM}: drafters"
@@ -145,6 +147,17 @@ async def judge_answer(maddr: str, *, option: str) -> Finding:
             return failure(what, f"another node answers there, {other[1]}", fix)
         return failure(what, f"no node answers there: {lost.reason}", f"Correct the port in {option}.")
     return fine(what, "the node answers")
+
+
+async def look_in_local_network(network: NetworkOptions) -> tuple[tuple[str, ...], Finding]:
+    """Look for nodes in the local network, as a node without initial peers does. Returns their addresses."""
+    if not network.access.uses_lan:
+        return (), skipped(LOCAL, "it is not looked at, by --no-lan or COSINE_LAN")
+    found = await find_neighbours(network.access.network)
+    if not found:
+        return (), skipped(LOCAL, f"no node of the network {network.access.network!r} answers there")
+    count = len({maddr.rpartition("/")[2] for maddr in found})
+    return found, fine(LOCAL, f"{count} node{'' if count == 1 else 's'} of the network {network.access.network!r}")
 
 
 async def look_around(network: NetworkOptions, *, target: str, initial_peers: Sequence[str]) -> Neighbourhood:

@@ -1,10 +1,13 @@
 """Asks an endpoint, reads its answers with the weights at hand, and judges them."""
 
+import asyncio
 import gc
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +16,7 @@ from cosine_engine.load_options import EngineKind, LoadOptions
 from cosine_engine.models.loading import load, open_model
 from cosine_engine.models.served import ModelNames
 from cosine_engine.pool_size import PoolSize
-from cosine_node.endpoint_audit.asking import EndpointAnswer, EndpointQuestion
+from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer, EndpointQuestion
 from cosine_node.endpoint_audit.questions import draw_questions
 from cosine_node.endpoint_audit.reading import Reading, read
 from cosine_node.endpoint_audit.verdict import DRAWS, HeldForm, conclude, judge
@@ -106,3 +109,32 @@ def read_answers(
     kept = [place for place, reading in enumerate(next(iter(found.values()))) if reading is not None]
     readings = {name: [one for one in of_all if one is not None] for name, of_all in found.items()}
     return ReadAnswers([answers[place] for place in kept], readings, digest)
+
+
+async def examine(
+    endpoint: AskedEndpoint,
+    model: str,
+    claimed: LoadOptions,
+    *,
+    count: int,
+    seed: int,
+    only_claimed: bool,
+    note: Note,
+) -> dict[str, Any]:
+    """Ask an endpoint `count` questions, and judge its answers with a model's weights, for a report.
+
+    `note` takes what is waited for. Raises `UsageError` and `EndpointFault`.
+    """
+    answers = await endpoint.ask_all(questions_of(count, seed))
+    reading = partial(read_answers, only_claimed=only_claimed, note=note)
+    read = await asyncio.to_thread(reading, answers, model, claimed)
+    return {
+        "endpoint": f"{endpoint.url}#{endpoint.model}",
+        "model": model,
+        "seed": seed,
+        "asked_at_s": round(time.time()),
+        "refused_fields": sorted(endpoint.dropped),
+        "unanswered": endpoint.faults,
+        **await asyncio.to_thread(read.judged),
+        "answers": [asdict(answer) for answer in answers],
+    }

@@ -46,9 +46,11 @@ def sentences(report: Mapping[str, Any]) -> str:
             if (judged := report[name]) is not None:
                 fits = ", ".join(judged["fits"])
                 lines.append(f"By its {name.replace('_', '-')}: {judged['verdict']}. What fits: {fits}.")
+                if judged["rates"]:
+                    lines.append("How often such answers are judged so, by what the endpoint really is:")
                 for truth, rates in judged["rates"].items():
                     said = ", ".join(f"{100 * share:.1f} % {verdict}" for verdict, share in rates.items() if share)
-                    lines.append(f"  If it is {truth}: {said}.")
+                    lines.append(f"  {truth}: {said}.")
         return "\n".join([*lines, f"Signed by {report['author']}.", ""])
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UsageError(f"This report is of another version: {error!r}.") from None

@@ -1,7 +1,7 @@
 """The model of a stage or head: a complete local one, or one whose tensors are fetched from the swarm."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,10 @@ from cosine_engine.gguf.unfolding import unfold_part
 from cosine_engine.models import loading
 from cosine_engine.models.hub import HubModel
 from cosine_engine.models.hub_source import HubSource
-from cosine_engine.models.loading import open_place
 from cosine_engine.models.partial_folder import PartialFolder
 from cosine_engine.models.served import ModelNames
 from cosine_engine.models.tokenizer_conversion import convert_tokenizer
-from cosine_node.serving.announced_node import JoinedNetwork
+from cosine_node.serving.joining import Entrance, JoinedNetwork
 from cosine_node.weights.fetching import FetchProgress
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
@@ -34,12 +33,12 @@ def local_folder(model: str) -> Path | None:
             raise
         resolved = model
     if isinstance(resolved, Path):
-        return open_place(resolved).folder
+        return loading.open_place(resolved).folder
     try:
         held = HubModel.parse(resolved).held()
     except UsageError:
         return None
-    return None if held is None else open_place(held).folder
+    return None if held is None else loading.open_place(held).folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
     sought, told = SoughtModel.parse(model), ""
     hub = HubSource.of(sought.name)
     while True:
-        found = await SwarmModel.find(joined.transport, joined.directory(), sought, hub=hub)
+        found = await SwarmModel.find(joined.transport, joined.directory, sought, hub=hub)
         partial = None if found is None else await found.folder()
         if found is not None and partial is not None:
             fetched = FetchedModel(model=found, partial=partial, sought=sought)
@@ -114,12 +113,11 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """The folder of a node's model; if it is `fetched`, also the network joined for that."""
+    """The folder of a node's model, which is complete unless it is `fetched`."""
 
     asked: str
     target: str
     folder: Path
-    joined: JoinedNetwork | None = None
     fetched: FetchedModel | None = None
 
     def names(self) -> ModelNames:
@@ -129,30 +127,22 @@ class OpenedModel:
         return ModelNames.read(self.asked, self.target, self.folder)
 
 
-async def open_model(
-    model: str,
-    target: str,
-    joining: Callable[[], Awaitable[JoinedNetwork | None]],
-    emit: Emit,
-    stop: asyncio.Event,
-) -> OpenedModel | None:
-    """Open a local model, else one from the swarm, else one from the hub. Return None if `stop` is set before.
+async def open_model(model: str, target: str, entrance: Entrance) -> OpenedModel | None:
+    """Open a local model, else one from the swarm, else one from the hub. Return None if stopped before.
 
-    A local model needs no joining. Raises `UsageError`, and what `joining` raises.
+    Only a model that is not local needs the network, which is joined then. Raises `UsageError`.
     """
     folder = await asyncio.to_thread(local_folder, model)
     if folder is not None:
         return OpenedModel(asked=model, target=target, folder=folder)
-    joined = await joining()
+    joined, emit, stop = await entrance.join(), entrance.emit, entrance.stop
     if joined is None:
         return None
     found = await unless_stopped(find_model(joined, model, emit), stop)
     if stop.is_set():
         return None
-    folder = (
-        found.folder if found is not None else (await asyncio.to_thread(loading.open_model, model, emit)).folder
-    )
-    return OpenedModel(asked=model, target=target, folder=folder, joined=joined, fetched=found)
+    folder = (await asyncio.to_thread(loading.open_model, model, emit)).folder if found is None else found.folder
+    return OpenedModel(asked=model, target=target, folder=folder, fetched=found)
 
 
 async def sharing(folder: Path) -> WeightsService:

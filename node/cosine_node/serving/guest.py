@@ -7,7 +7,7 @@ rests at once when its hours end or the plug is pulled, and after `BUSY_LOOKS` l
 more than `BUSY_SHARE` of the processor or of an NVIDIA card. It works again once nothing speaks against
 it, and for others' programs only after `CALM_S`, so that a pause in somebody's typing does not start it.
 
-A resting node takes no new requests and its record expires (`cosine_node.serving.announced_node`). Drafters leave
+A resting node takes no new requests and its record expires (`cosine_node.serving.node`). Drafters leave
 their requests, which lose only drafts; verifiers and stages finish theirs.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time
+from time import monotonic
 from typing import Any, Final, Self
 
 from cosine_protocol.errors import UsageError
@@ -197,6 +198,12 @@ def look_around(monotonic_s: Callable[[], float], card: CardWatch | None = None)
             card_share=0.0 if card is None else card.share({own.pid, *(each.pid for each in own.children(True))}),
             is_on_battery=battery is not None and not battery.power_plugged,
         )
+
+
+def looks_for(rules: GuestRules) -> Iterator[Look] | None:
+    """The looks that rules need. None if there are no rules."""
+    card = CardWatch() if rules.only_idle else None
+    return look_around(monotonic, card) if rules.are_any else None
 
 
 def _seconds_of(own: Any, *, gone: type[Exception]) -> float:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Interface
+from itertools import count
 from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
@@ -16,22 +17,29 @@ from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.lan import listening_at, local_links, open_lan
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import PeerLost
+from cosine_terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
 
 FIRST_S: Final = 2.0
 """A node that nobody answers is alone after this time; neighbours answer within half a second."""
 LOOK_S: Final = 0.5
-"""Between two looks at what has been heard, and at the addresses of this machine."""
+"""The interval of looks at the neighbours that were heard."""
+LOOKS_AT_LINKS: Final = 10
+"""One in so many looks is also at the addresses of this machine, which seldom change."""
 MEET_AGAIN_S: Final = 15.0
 """Between two meetings with one neighbour, which may have gone, or was never there."""
 
 
 class LocalNetwork:
-    """Meets neighbours of a node if it `looks`, and advertises it from `be_found` to `close`."""
+    """Meets neighbours of a node if it `looks`, and advertises it from `be_found` to `close`.
 
-    def __init__(self, transport: HivemindTransport, *, looks: bool) -> None:
+    `emit` takes the event `neighbour` for each that is met.
+    """
+
+    def __init__(self, transport: HivemindTransport, emit: Emit, *, looks: bool) -> None:
         self._transport = transport
+        self._emit = emit
         self._looks = looks
         self._tried = Remembered[str, bool](MAX_KNOWN_PEERS, forgotten_s=MEET_AGAIN_S)
         self._has_met = asyncio.Event()
@@ -69,14 +77,14 @@ class LocalNetwork:
             except Exception:
                 LOG.exception("the local network is left")
                 refused = ports
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOKS_AT_LINKS * LOOK_S)
 
     async def _stay(self, ports: Mapping[IPv4Interface, int]) -> None:
         """Advertise and look until the addresses of this machine change. Raises `OSError`."""
         network, peer_id = self._transport.config.network, self._transport.peer_id
         is_advertised = False
         async with open_lan(list(ports)) as lan:
-            while self._ports() == ports:
+            for look in count(1):
                 if self._answers and not is_advertised:
                     await lan.advertise(network, peer_id, ports)
                     is_advertised = True
@@ -84,6 +92,8 @@ class LocalNetwork:
                     neighbours = await lan.neighbours(network)
                     await asyncio.gather(*(self._meet(*each) for each in neighbours.items() if each[0] != peer_id))
                 await asyncio.sleep(LOOK_S)
+                if look % LOOKS_AT_LINKS == 0 and self._ports() != ports:
+                    return
 
     async def _meet(self, peer_id: str, maddrs: Sequence[str]) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -92,7 +102,7 @@ class LocalNetwork:
         self._tried.note(peer_id, True, now_s)
         try:
             if await self._transport.meet(peer_id, maddrs):
-                LOG.info("%s is met in the local network", peer_id)
+                self._emit("neighbour", {"peer_id": peer_id, "maddrs": list(maddrs)})
             self._has_met.set()
         except PeerLost as lost:
             LOG.debug("a neighbour in the local network is not met: %s", lost)

@@ -1,148 +1,156 @@
-"""Verifiers, drafters and bootstrap nodes: load the model, join the network, serve, and drain."""
+"""A running node: it answers streams, is announced, does what its role does, and drains at the end."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from cosine_engine.base import Engine
-from cosine_engine.models.home_model import HomeModel, load_with_home
-from cosine_engine.models.served import MEASURE_S, WARM_UP_S, ServedModel, load_served
-from cosine_engine.models.unloading import ModelMemory, WaitForWork
-from cosine_engine.openai.engine import ServerEngine
-from cosine_engine.paged import PagedEngine
-from cosine_node.chains.chain import StageChain
-from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.passes.idle_passes import IdlePasses
-from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
+from cosine_engine.models.served import ModelNames
+from cosine_node.passes.emulation import Emulation
+from cosine_node.passes.runner import PassSpeed
+from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
-from cosine_node.serving.fetched_model import sharing
-from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.serving.work import DraftWork, VerifyWork
-from cosine_node.verifier.admission import VerifierConfig
-from cosine_node.verifier.coordination import RequestCoordinator
-from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.service import VerifierService
+from cosine_node.serving.guest import LOOK_S, Guest, Look, looks_for
+from cosine_node.serving.joining import JoinedNetwork, entering, reach_fields
+from cosine_node.serving.options import NetworkOptions
+from cosine_node.serving.status_service import StatusService
+from cosine_node.serving.work import Work
+from cosine_node.weights.service import WeightsService
+from cosine_p2p.directory.draft_cost import drafts_sentence
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
-from cosine_protocol.audit import AUDIT
-from cosine_protocol.discover import DISCOVER
-from cosine_protocol.draft import DRAFT
-from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
-from cosine_protocol.verify import VERIFY
+from cosine_p2p.transport.channel import AGENT, StepCounts
+from cosine_p2p.transport.delay import delayed
+from cosine_p2p.transport.reach import ReachKind
+from cosine_protocol.discover import DISCOVER, STATUS
+from cosine_protocol.fields import MAX_ADDRESSES
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_protocol.weights import WEIGHTS
 from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
-    from cosine_node.metrics.node import ObservedNode
+    from cosine_node.metrics.node import Observed, ObservedPart
+
+LOG = logging.getLogger(__name__)
+
+LOAD_CHECK_S: Final = 5.0
+"""The announcer changes a record at most this often."""
+
+DRAIN_S: Final = 20.0
+"""Most generations end in this time; clients continue the others at another node."""
+
+TELL_WORK_EVERY_S: Final = 60.0
+"""The interval of reports of work to the volunteer."""
+
+FAREWELL_S: Final = 0.5
+"""Enough for the last messages to be sent."""
+
+
+class NodeService(Protocol):
+    """The service of a role. `pass_s` is the time of a one-token pass that it reports to clients."""
+
+    pass_s: float
+
+    @property
+    def requests(self) -> int:
+        """The number of requests, or of a stage's chains, served now."""
+
+    @property
+    def progress(self) -> StepCounts: ...
+
+    async def run(self) -> None: ...
+
+    def rest(self, is_resting: bool) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+class NodeRole(ABC):
+    """What a node does for others.
+
+    names: The names of its model and target.
+    service: The service that answers clients.
+    speed: The announced time of a pass.
+    emulation: The emulated device or link, if any.
+    facts: Constant facts for the metrics.
+    weights: Serves the target's weights to others. None: they are not shared.
+    """
+
+    role: ClassVar[Role]
+    names: ModelNames
+    service: NodeService
+    speed: PassSpeed
+    emulation: Emulation | None
+    facts: Mapping[str, str]
+    weights: WeightsService | None = None
+
+    @abstractmethod
+    def handlers(self) -> dict[str, StreamHandler]:
+        """The handlers of its streams, by protocol."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """The fields of the node's record that depend on the role."""
+
+    @abstractmethod
+    def work(self) -> Work:
+        """The work done so far."""
+
+    @abstractmethod
+    def observed(self) -> "Sequence[ObservedPart]":
+        """What its metrics are read from."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release threads and memory."""
+
+    def accepted(self) -> tuple[int, int] | None:
+        """For a drafter: the tokens that clients accepted from it, and all tokens of their texts."""
+        return None
+
+    def ready_fields(self) -> dict[str, object]:
+        """Further fields of the `ready` event."""
+        return {}
+
+    def stopped_fields(self) -> dict[str, object]:
+        """Further fields of the `stopped` event."""
+        return {}
 
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """Run a node that only stores the DHT and relays connections, until `stop` is set."""
-    async with AsyncExitStack() as stack:
-        claimed, gate = claim(network, network.identity_file, stack)
-        joined = await join(network, claimed, gate, emit, stack, stop, is_relay=True)
-        if joined is None:
+    """Run a node without a role, which stores the DHT and relays connections, until `stop` is set."""
+    async with entering(network, emit, stop, is_relay=True) as entrance:
+        if (joined := await entrance.join()) is None:
             return
-        discover = DiscoverService(joined.read_cell, held_in=joined.held_in)
-        await joined.transport.serve(DISCOVER, discover.handle)
+        await joined.transport.serve(DISCOVER, DiscoverService(joined.read_cell, held_in=joined.held_in).handle)
         joined.be_found()
         emit("ready", await joined.ready_fields("bootstrap"))
         await stop.wait()
 
 
-async def run_nodes(
-    network: NetworkOptions, options: Sequence[NodeOptions], emit: Emit, stop: asyncio.Event
+async def run_together(
+    network: NetworkOptions, nodes: "Sequence[RunningNode]", emit: Emit, stop: asyncio.Event
 ) -> None:
-    """Run a verifier or several drafters in this process until `stop` is set; then they drain.
-
-    Each has its own identity, transport, record and engine loop. All are loaded before any is announced. An error
-    of one sets `stop`, so that the others drain, and is raised. Raises `UsageError` for an unusable model, identity
-    or address, and `PeerLost` if initial peers do not answer.
-    """
-    async with AsyncExitStack() as stack:
-        places = [claim(network, file, stack) for file in identity_files(network.identity_file, len(options))]
-        loaded = []
-        for each in options:
-            try:
-                began_s = time.monotonic()
-                served, home = await in_ending_thread(load_models, each, emit)
-                if each.unload_after_s is not None:
-                    served, home = returnable(each, served, home, emit, load_s=time.monotonic() - began_s)
-                loaded.append((served, home))
-            except UsageError as error:
-                if len(options) == 1:
-                    raise
-                raise UsageError(f"{each.source.model} cannot be served: {error}") from error
-        if stop.is_set():
-            return
-        nodes: list[RunningNode] = []
-        for (claimed, gate), each, (served, home) in zip(places, options, loaded, strict=True):
-            joined = await join(network, claimed, gate, emit, stack, stop)
-            if joined is None:
-                return
-            if each.role is Role.VERIFIER:
-                node = VerifierNode(joined, served, each, home=home)
-                if each.shares_weights:
-                    node.weights = await sharing(served.names.folder)
-                nodes.append(node)
-            else:
-                nodes.append(DrafterNode(joined, served, each))
-            # Without initial peers, all nodes join the network of the first.
-            peers = network.initial_peers or await joined.transport.visible_maddrs()
-            network = replace(network, initial_peers=peers)
-        stack.enter_context(observing(network, nodes))
-        await together([node.live(emit, stop) for node in nodes], stop)
+    """Run the nodes of a process, and serve their metrics. An error of one stops the others and is raised."""
+    with observing(network, nodes):
+        await together([node.run(emit, stop) for node in nodes], stop)
 
 
-def load_models(
-    options: NodeOptions, emit: Emit, *, measure_s: float | None = None
-) -> tuple[ServedModel, HomeModel | None]:
-    """Load and measure a node's model, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
-    if measure_s is None:
-        measure_s = MEASURE_S if options.emulated_device is None else WARM_UP_S
-    if options.home is None:
-        return load_served(options.source, options.role, emit, measure_s=measure_s), None
-    return load_with_home(options.source, options.home, emit, measure_s=measure_s)
+@contextmanager
+def observing(network: NetworkOptions, nodes: "Sequence[RunningNode]") -> Iterator[None]:
+    """Serve the metrics of nodes within the context, if a port is set."""
+    if network.metrics_port is None:
+        yield
+        return
+    from cosine_node.metrics.node import registry_of, serving_metrics
 
-
-def returnable(
-    options: NodeOptions, served: ServedModel, home: HomeModel | None, emit: Emit, *, load_s: float
-) -> tuple[ServedModel, HomeModel | None]:
-    """Return the models with engines whose memory can be given back. The first load took `load_s`."""
-    names, after_s = served.names, options.unload_after_s
-    assert after_s is not None
-
-    async def load_again() -> list[Engine]:
-        # The speed is known.
-        again, home_again = await in_ending_thread(load_models, options, emit, measure_s=WARM_UP_S)
-        if again.names != names:
-            raise UsageError("its files have changed")
-        return [again.engine] if home_again is None else [again.engine, home_again.engine]
-
-    share_grammars(served, home)
-    engines = [served.engine] if home is None else [served.engine, home.engine]
-    memory = ModelMemory(engines, load_again, model=names.model_name, load_s=load_s, after_s=after_s, emit=emit)
-    engine = memory.engines[0]
-    if home is not None:
-        home = replace(home, engine=memory.engines[1], target=None if home.target is None else engine)
-    return replace(served, engine=engine, memory=memory), home
-
-
-def share_grammars(served: ServedModel, home: HomeModel | None) -> None:
-    """Let a verifier's own drafter use the target's grammars if it has the same tokens."""
-    if home is not None and isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target):
-        home.engine.grammars = served.engine.grammars
-
-
-def identity_files(first: Path | None, count: int) -> list[Path | None]:
-    """Return the key files of the nodes of a process: FILE, FILE-2, ..., or None for free default ones."""
-    if first is None:
-        return [None] * count
-    return [first, *(first.with_name(f"{first.name}-{number}") for number in range(2, count + 1))]
+    registry = registry_of([node.observed() for node in nodes])
+    with serving_metrics(registry, host=network.metrics_host, port=network.metrics_port):
+        yield
 
 
 async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> None:
@@ -160,172 +168,186 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class RunningNode(AnnouncedNode):
-    """The common part of verifiers and drafters: the engine loop and the record. Subclasses make the service."""
+class RunningNode:
+    """A node with a role in a network that it has joined."""
 
-    service: VerifierService | DrafterService
-
-    def __init__(
-        self,
-        joined: JoinedNetwork,
-        served: ServedModel,
-        options: NodeOptions,
-        *,
-        chain: StageChain | None = None,
-    ) -> None:
-        """A `chain` has its own cost curve, of passes over the whole chain."""
-        device = options.emulated_device
-        curve = (device.curve(options.role) if device else served.curve).at_share(options.share)
-        speed = PassSpeed(curve, now_s=time.monotonic())
-        super().__init__(joined, role=options.role, names=served.names, speed=speed, emulation=options.emulation)
-        self._served = served
-        self._options = options
-        self._engine_thread = ThreadRunner(served.engine, share=options.share)
-        self._runner: Runner = self._engine_thread if chain is None else chain
-        self._wait_while_loaded: WaitForWork = asyncio.Event.wait
-        # The slowest stage limits the rate of passes over a chain.
-        self._pass_curve = curve if chain is None else chain.pace.slowest
-        if device:
-            self._runner = PacedRunner(self._engine_thread, curve)
-        elif not isinstance(served.engine, ServerEngine):
-            # The passes of a server's engine wait for the server, so their times do not tell its pace.
-            self._runner = TimedRunner(self._runner, speed)
-            self._wait_while_loaded = IdlePasses(served.engine, self._runner, speed).wait
-
-    async def _wait_for_work(self, work: asyncio.Event) -> None:
-        if (memory := self._served.memory) is None:
-            await self._wait_while_loaded(work)
-        else:
-            await memory.wait(work, idle=self._wait_while_loaded, progress=self.service.progress)
-
-    @property
-    def _until_loaded_s(self) -> float:
-        return 0.0 if self._served.memory is None else self._served.memory.until_loaded_s
-
-    def _end(self) -> None:
-        self._runner.close()
-
-    def _summary(self) -> dict[str, object]:
-        fields = super()._summary()
-        if isinstance(self._runner, PacedRunner):
-            emulated = self._emulation.name if self._emulation else ""
-            fields |= {"late_passes": self._runner.late_passes, "emulated": emulated}
-        return fields
-
-    def observed(self) -> "ObservedNode":
-        from cosine_node.metrics.node import ObservedNode
-
-        engine = self._served.engine
-        return ObservedNode(
-            max_requests=self._options.max_requests,
-            service=self.service,
-            engine=engine,
-            **self._observed_fields(numerics=engine.numerics),
+    def __init__(self, joined: JoinedNetwork, role: NodeRole) -> None:
+        self._joined = joined
+        self._role = role
+        self._transport = joined.transport
+        rules = joined.options.guest
+        self._guest = Guest(rules)
+        self._looks = looks_for(rules)
+        listed = tuple(dict.fromkeys((role.names.target_name, role.names.facts.digest().hex())))
+        self._announcer = Announcer(
+            joined.directory, joined.identity, self._describe, listed, is_reachable=self._is_reachable
         )
 
-    def _record_fields(self) -> dict[str, Any]:
-        return {
-            "numerics": self._served.engine.numerics,
-            "expertise": self._options.expertise,
-            "capacity_requests": self._options.max_requests,
-            "context_tokens": self._served.engine.context_tokens,
+    async def run(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then finish running requests.
+
+        The `ready` event follows once the node answers streams and is announced.
+        """
+        role = self._role
+        emit("announcing", {"target": role.names.target_name})
+        handlers = self._handlers()
+        if self._looks is not None:
+            # Before the node can be found.
+            self._guest.see(next(self._looks))
+        async with self._transport.serving(handlers, self._announcer.restarted):
+            # The announcer retries later if this fails.
+            await self._announcer.announce()
+            self._joined.be_found()
+            emit("announced", self._announced_fields())
+            ready = await self._joined.ready_fields(role.role)
+            emit("ready", ready | {"model": role.names.model_name} | role.ready_fields())
+            if said := drafts_sentence(self._describe().four_tokens_permille):
+                emit("drafts_dear", {"said": f"{said[:1].upper()}{said[1:]}."})
+            if self._transport.is_alone:
+                emit("alone", {"network": self._joined.options.access.network})
+            await self._work(emit, stop)
+        passes = {"passes": role.service.progress.steps}
+        emit("stopped", self._work_fields(role.work()) | passes | role.stopped_fields())
+
+    def observed(self) -> "Observed":
+        """The node as its metrics see it."""
+        from cosine_node.metrics.node import OF_NETWORK, Observed
+
+        role = self._role
+        return Observed(
+            (role.role, role.names.model_name, self._transport.peer_id),
+            {"version": AGENT, "target": role.names.target_name, **role.facts},
+            (*role.observed(), (OF_NETWORK, self._joined)),
+        )
+
+    def _handlers(self) -> dict[str, StreamHandler]:
+        """The handlers of all streams by protocol, with the delay of an emulated link."""
+        role, joined = self._role, self._joined
+
+        def describe() -> tuple[bytes, int, int]:
+            return self._announcer.latest or b"", role.service.requests, role.service.progress.steps
+
+        files = TokenizerFiles.read(role.names.folder)
+        status = StatusService(describe, vivaldi=joined.surroundings.vivaldi, accepted=role.accepted)
+        handlers = role.handlers() | {
+            DISCOVER: DiscoverService(joined.read_cell, files, held_in=joined.held_in).handle,
+            STATUS: status.handle,
         }
+        if role.weights is not None:
+            handlers[WEIGHTS] = role.weights.handle
+        one_way_s = role.emulation.one_way_s if role.emulation else 0.0
+        return {protocol: delayed(handler, one_way_s=one_way_s) for protocol, handler in handlers.items()}
 
+    async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Run all loops until `stop`; an error in one of them ends the node."""
+        role = self._role
+        announcing = asyncio.ensure_future(self._announcer.run())
+        works = [role.service.run(), self._watch(emit), self._tell_work(emit)]
+        works.append(self._joined.surroundings.run(role.names.target_name))
+        if self._looks is not None:
+            works.append(self._keep_rules(self._looks, emit))
+        loops = [announcing, *map(asyncio.ensure_future, works)]
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                await self._say_goodbye(announcing)
+            for task in done - {stopping}:
+                task.result()
+        finally:
+            for task in (*loops, stopping):
+                task.cancel()
+            await asyncio.gather(*loops, stopping, return_exceptions=True)
+            role.close()
 
-class VerifierNode(RunningNode):
-    """A verifier, optionally with its own drafter or over a chain of stages."""
+    async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        is_idle = not self._role.service.requests
+        await self._announcer.stop()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._role.service.drain()
+            await asyncio.sleep(0.0 if is_idle else FAREWELL_S)
+        except TimeoutError:
+            LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 
-    service: VerifierService
+    async def _tell_work(self, emit: Emit) -> None:
+        """Emit `worked` regularly if the node has done any work since the last report."""
+        told = self._role.work()
+        while True:
+            await asyncio.sleep(TELL_WORK_EVERY_S)
+            done = self._role.work()
+            if done != told:
+                emit("worked", self._work_fields(done.since(told)))
+                told = done
 
-    def __init__(
-        self,
-        joined: JoinedNetwork,
-        served: ServedModel,
-        options: NodeOptions,
-        *,
-        home: HomeModel | None = None,
-        chain: StageChain | None = None,
-    ) -> None:
-        super().__init__(joined, served, options, chain=chain)
-        self._home: HomeDrafter | None = None
-        share_grammars(served, home)
-        if home is not None:
-            # Over stages it drafts all the time, and messages must not wait for it.
-            beside = self._engine_thread if chain is None else None
-            share = options.share
-            runner: Runner = ThreadRunner(home.engine, beside=beside, gives_way=chain is not None, share=share)
-            curve = home.curve.at_share(share)
-            if options.emulation is not None and options.emulation.has_device:
-                curve = options.emulation.curve(Role.DRAFTER)
-                runner = PacedRunner(runner, curve)
-            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, target=home.target)
-        coordinator = None
-        if options.max_coordinated:
-            coordinator = RequestCoordinator(
-                joined.transport,
-                most_requests=options.max_coordinated,
-                stages=0 if chain is None else len(chain.stages),
-            )
-        self.service = VerifierService(
-            config=VerifierConfig(
-                target_digest=served.names.facts.digest(),
-                tokenizer_digest=served.names.facts.tokenizer_digest,
-                max_requests=options.max_requests,
-                shares_prefixes=options.shares_prefixes,
-            ),
-            engine=served.engine,
-            runner=self._runner,
-            curve=self._pass_curve,
-            identity=joined.identity,
-            wait_for_work=self._wait_for_work,
-            home=self._home,
-            coordinator=coordinator,
-            chain=chain,
-            knows=lambda peer_id: peer_id in self._surroundings.known,
-        )
-        self.service.pass_s = self._speed.pass_s
+    async def _keep_rules(self, looks: Iterator[Look], emit: Emit) -> None:
+        """Let the node rest and work by the rules of its operator."""
+        told = ""
+        while True:
+            if (reason := self._guest.reason) != told:
+                told = reason
+                self._role.service.rest(bool(reason))
+                said = f"rests: {reason}" if reason else "works again"
+                emit("rested", {"model": self._role.names.model_name, "reason": reason, "said": said})
+                await self._announcer.restarted()
+            await asyncio.sleep(LOOK_S)
+            self._guest.see(next(looks))
 
-    def _handlers(self) -> dict[str, StreamHandler]:
-        return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
+    async def _watch(self, emit: Emit) -> None:
+        """Announce changes of load, addresses and speed; emit events when reachability or announcement change."""
+        told = self._announced_fields()
+        told_reach = self._transport.reach
+        speed, service = self._role.speed, self._role.service
+        service.pass_s = speed.pass_s
+        while True:
+            await asyncio.sleep(LOAD_CHECK_S)
+            if (reach := self._transport.reach) != told_reach:
+                told_reach = reach
+                emit("reached", {"peer_id": self._transport.peer_id, **reach_fields(reach)})
+            if self._announced_fields() != told:
+                told = self._announced_fields()
+                emit("announced", told)
+            if speed.refresh(time.monotonic()):
+                LOG.info("a pass over one token takes %.1f ms now", 1e3 * speed.pass_s)
+                service.pass_s = speed.pass_s
+            self._announcer.changed()
 
-    def _record_fields(self) -> dict[str, Any]:
-        curve, stages = self._pass_curve, self.service.stages
-        cost = None if stages else round(1000 * curve.seconds(4) / curve.seconds(1))
-        return super()._record_fields() | {"stages": stages or None, "four_tokens_permille": cost}
+    def _work_fields(self, work: Work) -> dict[str, object]:
+        """The fields of an event about work."""
+        names = {"peer_id": self._transport.peer_id, "model": self._role.names.model_name}
+        return names | asdict(work) | {"said": str(work)}
 
-    def _work_done(self) -> VerifyWork:
-        return VerifyWork.of(self.service)
+    def _announced_fields(self) -> dict[str, object]:
+        return {"target": self._role.names.target_name, "stored": bool(self._announcer.is_stored)}
 
-    def _end(self) -> None:
-        super()._end()
-        if self._home is not None:
-            self._home.close()
+    def _is_reachable(self) -> bool:
+        return self._transport.reach.kind is not ReachKind.NOBODY and not self._guest.reason
 
-
-class DrafterNode(RunningNode):
-    """A drafter."""
-
-    service: DrafterService
-
-    def __init__(self, joined: JoinedNetwork, served: ServedModel, options: NodeOptions) -> None:
-        super().__init__(joined, served, options)
-        self.service = DrafterService(
-            config=DrafterConfig(
-                tokenizer_digest=served.names.facts.tokenizer_digest, max_requests=options.max_requests
-            ),
-            engine=served.engine,
-            runner=self._runner,
-            curve=self._pass_curve,
-            identity=joined.identity,
-            wait_for_work=self._wait_for_work,
-        )
-        self.service.pass_s = self._speed.pass_s
-
-    def _handlers(self) -> dict[str, StreamHandler]:
-        return {DRAFT: self.service.handle}
-
-    def _work_done(self) -> DraftWork:
-        return DraftWork.of(self.service)
-
-    def _accepted(self) -> tuple[int, int]:
-        return self.service.counts.accepted_tokens, self.service.counts.text_tokens
+    def _describe(self) -> NodeRecord:
+        role, facts = self._role, self._role.names.facts
+        described: dict[str, Any] = {
+            "schema": SCHEMA,
+            "peer_id": self._transport.peer_id,
+            "role": role.role,
+            "target": role.names.target_name,
+            "target_digest": facts.digest(),
+            "content_digest": facts.content_digest,
+            "tokenizer_digest": facts.tokenizer_digest,
+            "model": role.names.model_name,
+            "expertise": (),
+            "load_requests": role.service.requests,
+            "pass_us": round(1e6 * role.speed.pass_s),
+            "eos": facts.eos,
+            "addresses": self._transport.reach.addresses[:MAX_ADDRESSES],
+            "software": AGENT,
+            "emulated": role.emulation.name if role.emulation else "",
+            "sequence": 0,
+            "issued_at_s": 0.0,
+            "lifetime_s": 0.0,
+            "generation_defaults": facts.generation_defaults,
+            "certificate": self._transport.config.gate.certificate or None,
+            "coordinate": self._joined.surroundings.vivaldi.coordinate,
+        }
+        return NodeRecord(**described | role.record())

@@ -36,15 +36,12 @@ TIMEOUT_S: Final = 10.0
 
 
 class Surroundings:
-    """Updates `vivaldi` by measurements of other nodes of `target`. `rng` chooses the nodes."""
+    """Updates `vivaldi`, the node's coordinate, by measurements of other nodes. `rng` chooses the nodes."""
 
-    def __init__(
-        self, transport: Transport, directory: Directory, vivaldi: Vivaldi, *, target: str, rng: Random
-    ) -> None:
+    def __init__(self, transport: Transport, directory: Directory, vivaldi: Vivaldi, *, rng: Random) -> None:
+        self.vivaldi = vivaldi
         self._transport = transport
         self._directory = directory
-        self._vivaldi = vivaldi
-        self._target = target
         self._rng = rng
         self._numbers = count(1)
         self._others: Sequence[NodeRecord] = ()
@@ -54,8 +51,8 @@ class Surroundings:
         """The peer ids of the nodes found by the last look-up."""
         return frozenset(record.peer_id for record in self._others)
 
-    async def run(self) -> None:
-        """Measure other nodes until cancelled."""
+    async def run(self, target: str) -> None:
+        """Measure other nodes of a target until cancelled."""
         loop = asyncio.get_running_loop()
         found_at_s = loop.time()
         for look in count(1):
@@ -63,15 +60,15 @@ class Surroundings:
             pause_s = EAGER_PAUSE_S if look <= EAGER_LOOKS else PAUSE_S
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
             if not self._others or loop.time() - found_at_s > FIND_AGAIN_S:
-                self._others, found_at_s = await self._find_others(), loop.time()
+                self._others, found_at_s = await self._find_others(target), loop.time()
             if self._others:
                 await self.look_at(self._rng.choice(self._others).peer_id)
 
-    async def _find_others(self) -> list[NodeRecord]:
+    async def _find_others(self, target: str) -> list[NodeRecord]:
         found: list[NodeRecord] = []
         for role in Role:
             try:
-                found += await self._directory.find(role, self._target, wanted=WANTED)
+                found += await self._directory.find(role, target, wanted=WANTED)
             except CosineError as error:
                 LOG.debug("no %ss to measure were found: %s", role, error)
         return [record for record in found if record.peer_id != self._transport.peer_id]
@@ -89,4 +86,4 @@ class Surroundings:
             LOG.debug("%s could not be measured: %s", peer_id, error)
             return
         if status.coordinate is not None:
-            self._vivaldi.note_rtt(status.coordinate, rtt_s)
+            self.vivaldi.note_rtt(status.coordinate, rtt_s)

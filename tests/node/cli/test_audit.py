@@ -14,7 +14,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.cli.audit import check, judged
+from cosine_node.verifier.judged_texts import check, judged
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
@@ -54,6 +54,11 @@ def test_a_file_with_other_tokens_than_were_signed_proves_nothing(run: Run, tmp_
         file.write_text(json.dumps(json.loads(file.read_text()) | {"token_ids": tokens}))
         told = run("audit", str(file), place)
         assert (told.code, "the tokens of the file are not those" in told.out) == (code, code == 1)
+
+
+def test_an_endpoint_is_judged_against_the_model_that_is_named(run: Run) -> None:
+    told = run("audit", "endpoint", "http://127.0.0.1:1/v1")
+    assert (told.code, told.err) == (2, "Error: Name the model that the endpoint claims to run with --model.\n")
 
 
 def test_without_a_file_it_reads_the_stored_evidence(run: Run) -> None:

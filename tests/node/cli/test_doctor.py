@@ -7,7 +7,7 @@ import pytest
 
 from cosine_node.doctor import examine as module
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_node.serving.node_options import JoinPlan
+from cosine_node.serving.options import JoinPlan
 from cosine_protocol.records import ALL_TARGETS, Role
 from tests.node.cli.conftest import Run
 

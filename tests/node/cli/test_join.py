@@ -8,8 +8,8 @@ import pytest
 
 from cosine_engine.load_options import EngineKind
 from cosine_engine.zoo import family
-from cosine_node.serving import head, node, stage_node
-from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.serving import draft_role, head_role, stage_role, verify_role
+from cosine_node.serving.options import DraftOptions, HeadOptions, NetworkOptions, StageOptions, VerifyOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from tests.node.cli.conftest import Run
@@ -26,19 +26,22 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkOptions, Any]]
         seen.append((network, options))
         raise UsageError("Nothing starts in this test.")
 
-    for module, name in ((node, "run_nodes"), (stage_node, "run_stage"), (head, "run_head")):
-        monkeypatch.setattr(module, name, note)
+    monkeypatch.setattr(draft_role, "run_drafters", note)
+    monkeypatch.setattr(verify_role, "run_verifier", note)
+    monkeypatch.setattr(stage_role, "run_stage", note)
+    monkeypatch.setattr(head_role, "run_head", note)
     return seen
 
 
-def models(options: Sequence[NodeOptions]) -> list[str]:
+def models(options: Sequence[DraftOptions]) -> list[str]:
     return [each.source.model for each in options]
 
 
 def test_without_a_model_there_is_one_drafter(run: Run, started: list[Any]) -> None:
     run("join", "--role", "drafter")
     ((network, (only,)),) = started
-    assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
+    assert isinstance(only, DraftOptions)
+    assert (only.source.model, only.source.target) == ("zoo:draft-general", "zoo:target")
     assert (network.metrics_port, only.source.engine.quantize) == (None, None)
 
 
@@ -67,10 +70,10 @@ def test_a_verifier_has_the_engine_of_its_model_unless_told_otherwise_and_may_be
     line = "join --role verifier --engine llama --model zoo:target"
     run(*line.split())
     run("join", "--role", "verifier", "--deterministic")
-    engines = [options[0].source.engine for _, options in started]
+    engines = [options.source.engine for _, options in started]
     assert [engine.kind for engine in engines] == [EngineKind.AUTO, EngineKind.LLAMA, EngineKind.AUTO]
     assert [engine.is_deterministic for engine in engines] == [False, False, True]
-    assert models(started[1][1]) == ["zoo:target"]
+    assert models([options for _, options in started]) == ["zoo:target"] * 3
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -110,7 +113,8 @@ def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(run: Run, started
     run("join", "--role", "stage", "--no-share-weights")
     (_, named), (_, auto), (_, alone) = started
     assert auto.shares_weights and not alone.shares_weights
-    assert (named.role, named.source.model, named.source.engine.dtype) == (Role.STAGE, "someone/model", "bfloat16")
+    assert isinstance(named, StageOptions)
+    assert (named.source.model, named.source.engine.dtype) == ("someone/model", "bfloat16")
     assert (named.source.target, named.layers, named.memory) == ("someone/model", "8:16", "6GiB")
     assert (auto.source.model, auto.layers, auto.memory, auto.max_requests) == ("zoo:target", "auto", "auto", 16)
 
@@ -122,8 +126,7 @@ def test_a_target_that_ships_with_drafters_has_one_of_its_own(
     monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
     for more in ("", "--over-stages", "--over-stages --draft-model none", "--engine llama"):
         run("join", "--role", "verifier", "--model", "zoo:smol-target", *more.split())
-    nodes = [options[0] if isinstance(options, tuple) else options for _, options in started]
-    own = [None if each.home is None else each.home.model for each in nodes]
+    own = [None if each.home is None else each.home.model for _, each in started]
     assert own == ["zoo:smol-eagle", "zoo:smol-general", None, None]
 
 
@@ -140,9 +143,9 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
     line = "join --role verifier --over-stages --model someone/model --max-requests 4"
     run(*line.split())
     ((_, only),) = started
-    assert isinstance(only, NodeOptions)
+    assert isinstance(only, HeadOptions) and isinstance(only, VerifyOptions)
     assert (only.role, only.source.model, only.max_requests) == (Role.VERIFIER, "someone/model", 4)
-    assert only.runs_over_stages and only.keeps_spare_warm
+    assert only.keeps_spare_warm
     run(*line.split(), "--no-warm-spare")
     assert not started[-1][1].keeps_spare_warm
 

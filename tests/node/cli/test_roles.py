@@ -8,8 +8,14 @@ import pytest
 from typer.main import get_command
 
 from cosine_node.cli.app import app
-from cosine_node.serving.node_options import JoinPlan
-from cosine_protocol.records import Role
+from cosine_node.serving.options import (
+    DraftOptions,
+    HeadOptions,
+    JoinPlan,
+    RoleOptions,
+    StageOptions,
+    VerifyOptions,
+)
 from tests.node.cli.conftest import Run
 
 PEER = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -24,21 +30,21 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[JoinPlan]:
 
 
 @pytest.mark.parametrize(
-    ("line", "role", "over_stages"),
+    ("line", "of"),
     [
-        ("draft {link} --model zoo:draft-code", Role.DRAFTER, False),
-        ("verify {link} --model zoo:target", Role.VERIFIER, False),
-        ("stage {link} --model zoo:target --layers 0:4", Role.STAGE, False),
-        ("head {link} --model zoo:target", Role.VERIFIER, True),
+        ("draft {link} --model zoo:draft-code", DraftOptions),
+        ("verify {link} --model zoo:target", VerifyOptions),
+        ("stage {link} --model zoo:target --layers 0:4", StageOptions),
+        ("head {link} --model zoo:target", HeadOptions),
     ],
 )
 def test_a_verb_joins_in_its_role_by_an_invitation(
-    run: Run, planned: list[JoinPlan], line: str, role: Role, over_stages: bool
+    run: Run, planned: list[JoinPlan], line: str, of: type[RoleOptions]
 ) -> None:
     assert run(*line.format(link=f"cosine:network=home,{PEER}").split(), "--check").code == 0
     (plan,) = planned
     (node,) = plan.nodes
-    assert (node.role, node.runs_over_stages) == (role, over_stages)
+    assert type(node) is of
     assert (plan.network.initial_peers, plan.network.access.network) == ((PEER,), "home")
 
 

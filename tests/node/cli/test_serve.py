@@ -13,6 +13,7 @@ from cosine_gateway.http import server
 from cosine_gateway.http.app import GatewayOptions
 from cosine_node.cli.serve import is_loopback, model_name
 from cosine_protocol.errors import UsageError
+from cosine_protocol.identity import Identity
 from tests.node.cli.conftest import Run, Told
 
 pytestmark = pytest.mark.network
@@ -67,10 +68,13 @@ def test_options_reach_the_client_and_the_gateway(
     monkeypatch.setenv("COSINE_API_KEY", "one two")
     assert serve("--prompt-window", "64").code == 0
     assert seen["prompt_window_tokens"] == 64
-    limits = "--max-drafters 0 --trust A --trust B --timeout 9 --max-requests 3"
+    limits = "--max-drafters 0 --timeout 9 --max-requests 3"
+    peers = [f"--trust={Identity.from_seed(bytes([number]) * 32).peer_id}" for number in (1, 2)]
     target = f"--target m@{'0a' * 32} --strategy plain --cors-origin https://a.b --host-name api.a.b"
-    assert serve(*target.split(), *limits.split()).code == 0
-    assert (seen["max_drafters"], seen["trust"], seen["timeout_s"]) == (0, ("A", "B"), 9.0)
+    assert serve(*target.split(), *limits.split(), *peers).code == 0
+    assert (seen["max_drafters"], seen["timeout_s"]) == (0, 9.0)
+    assert [f"--trust={peer_id}" for peer_id in seen["trust"]] == peers
+    assert "--trust takes peer ids, and 'garbage' is none" in serve("--trust", "garbage").err
     assert seen["strategy"] == "plain"
     assert replace(seen["options"], machine=None) == GatewayOptions(
         model_name="m",

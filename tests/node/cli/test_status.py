@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,7 @@ import pytest
 from rich.console import Console
 
 from cosine_node.cli import status
-from cosine_node.cli.status import (
-    OwnNotes,
-    as_object,
-    picture,
-    problem_of,
-)
+from cosine_node.cli.status import as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
@@ -28,7 +23,6 @@ from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
 from tests.node.cli.conftest import Run, Told
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
-NOTHING = OwnNotes()
 
 
 def sight(number: int = 1, *, reason: str = "", **record: Any) -> NodeSight:
@@ -46,9 +40,9 @@ def survey(*nodes: NodeSight, problem: str = "") -> Survey:
     return Survey(target="zoo:target", nodes=nodes, problem=problem)
 
 
-def drawn(seen: Survey, notes: OwnNotes = NOTHING) -> str:
+def drawn(seen: Survey, bans: Sequence[Ban] = ()) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(picture(seen, "main", notes, columns=200))
+    Console(file=out, width=200).print(picture(seen, "main", bans, columns=200))
     return out.getvalue()
 
 
@@ -73,7 +67,7 @@ def test_a_silent_node_shows_its_announced_load_and_the_reason() -> None:
 
 def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
     bans = [Ban(peer_id=f"peer {n:08}", until_s=1e9 + 60 * n, why="it floods") for n in range(10)]
-    lines = drawn(survey(sight()), OwnNotes(bans=bans)).splitlines()
+    lines = drawn(survey(sight()), bans).splitlines()
     assert lines[2] == "…00000002: banned here until 2001-09-09T01:48+00:00: it floods"
     assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
 
@@ -88,8 +82,8 @@ def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answe
     text = drawn(seen)
     assert "layers 0:8" in text and "20 %" in text and "0 ▁▁▁▁▂▂▂▂ 8, each held by 1 to 2 stages" in text
     assert "1 verifier, 0 drafters and 2 stages of zoo:target in the network main." in text
-    assert as_object(seen, "main", NOTHING)["coverage"][0]["holders"] == [1, 1, 1, 1, 2, 2, 2, 2]
-    (expected,) = as_object(seen, "main", NOTHING)["outlook"]
+    assert as_object(seen, "main", ())["coverage"][0]["holders"] == [1, 1, 1, 1, 2, 2, 2, 2]
+    (expected,) = as_object(seen, "main", ())["outlook"]
     (stage,) = expected["stages"]
     assert stage["layers"] == "0:8" and expected["tokens_per_s"] == pytest.approx(1 / expected["pass_s"])
     assert f"A pass over 1 stage takes {1e3 * expected['pass_s']:.0f} ms" in text
@@ -130,7 +124,7 @@ def test_without_a_target_the_network_is_told_by_its_targets_and_of_the_only_one
         ["someone/model", "1", "1", "0", "float32/float16"],
     ]
     assert rows[2:] == ["2 targets in the network main; --target NAME shows the nodes of one."]
-    told = as_object(replace(survey(*several), target=ALL_TARGETS), "main", NOTHING)
+    told = as_object(replace(survey(*several), target=ALL_TARGETS), "main", ())
     assert (told["target"], told["problem"]) == (None, "")
     assert [(each["name"], each["verifiers"], each["numerics"]) for each in told["targets"]] == [
         ("a/model", 1, ["bfloat16"]),

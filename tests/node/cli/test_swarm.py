@@ -30,6 +30,11 @@ def test_found_admit_revoke_and_show(run: Run, tmp_path: Path) -> None:
     file.write_text(line + revoked)
     for place in ((str(file),), ("--folder", str(folder))):
         assert json.loads(run("swarm", "show", *place, "--json").out)["members"][0]["state"] == "revoked"
+    # Another member's file has the revocation alone.
+    other = Identity.from_seed(b"\x06" * 32).peer_id
+    file.write_text(run("swarm", "admit", other, "--folder", str(folder)).out + revoked)
+    _, _, member, gone = run("swarm", "show", str(file)).out.splitlines()
+    assert (other in member, gone) == (True, f"  {PEER}  revoked")
 
 
 def test_a_ban_is_made_shown_and_lifted(run: Run) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
-from cosine_node.serving import announced_node
+from cosine_node.serving import node
 from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
 from cosine_p2p.transport.full.hivemind_patches import END_TIMEOUT_S
 from tests.node.cli.conftest import Run
@@ -103,7 +103,7 @@ def test_options_of_the_environment_go_with_it(run: Run, monkeypatch: pytest.Mon
 
 
 def test_a_stop_leaves_time_to_drain() -> None:
-    assert STOP_S > announced_node.DRAIN_S + announced_node.FAREWELL_S + GOODBYE_TIMEOUT_S + END_TIMEOUT_S
+    assert STOP_S > node.DRAIN_S + node.FAREWELL_S + GOODBYE_TIMEOUT_S + END_TIMEOUT_S
     unit = unit_of(["x"], environment={}, description="d", user=None)
     assert f"TimeoutStopSec={STOP_S}\n" in unit
     # p2pd must outlive the goodbye.

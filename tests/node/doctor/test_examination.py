@@ -25,9 +25,16 @@ from cosine_node.doctor import models
 from cosine_node.doctor.examination import Examination, Step, main
 from cosine_node.doctor.examine import examine
 from cosine_node.doctor.finding import CheckStatus, Finding, fine
-from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
+from cosine_node.serving.options import (
+    DraftOptions,
+    HeadOptions,
+    JoinPlan,
+    NetworkOptions,
+    RoleOptions,
+    StageOptions,
+    VerifyOptions,
+)
 from cosine_p2p.access import Access
-from cosine_protocol.records import Role
 from tests.engine.gguf_architectures import TINY
 from tests.engine.gguf_models import tiny_gguf
 from tests.engine.openai.reciting_server import RecitingServer
@@ -38,15 +45,15 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def node_of(
-    model: str, role: Role = Role.DRAFTER, *, kind: EngineKind = EngineKind.AUTO, **options: Any
-) -> NodeOptions:
-    target = "zoo:target" if role is Role.DRAFTER else model
+    model: str, of: type[RoleOptions] = DraftOptions, *, kind: EngineKind = EngineKind.AUTO, **options: Any
+) -> RoleOptions:
+    target = "zoo:target" if of is DraftOptions else model
     engine = LoadOptions(kind=kind, device="cpu", threads=1)
     source = ModelSource(model=model, target=target, engine=engine)
-    return NodeOptions(role=role, source=source, max_requests=2, **options)
+    return of(source=source, max_requests=2, **options)
 
 
-def plan_of(*nodes: NodeOptions, folder: Path) -> JoinPlan:
+def plan_of(*nodes: RoleOptions, folder: Path) -> JoinPlan:
     network = NetworkOptions(
         access=Access(network="test"),
         identity_file=folder / "identity",
@@ -55,14 +62,14 @@ def plan_of(*nodes: NodeOptions, folder: Path) -> JoinPlan:
     return JoinPlan(network=network, nodes=nodes, target="zoo:target")
 
 
-def tried(node: NodeOptions) -> list[Finding]:
+def tried(node: RoleOptions) -> list[Finding]:
     found = [models.find_model(name)[2] for name in models.names_of(node)]
     if any(finding.status is not CheckStatus.OK for finding in found):
         return found
     return [*found, *models.try_node(node, lambda event, fields: None, [], has_card=False)]
 
 
-def broken(node: NodeOptions) -> Finding:
+def broken(node: RoleOptions) -> Finding:
     (failure,) = (finding for finding in tried(node) if finding.status is CheckStatus.FAILURE)
     return failure
 
@@ -71,26 +78,26 @@ def broken(node: NodeOptions) -> Finding:
     "node",
     quick_first(
         [
-            node_of("zoo:target", Role.VERIFIER),
+            node_of("zoo:target", VerifyOptions),
             node_of("zoo:draft-code"),
             node_of("ngram"),
-            node_of("zoo:target", Role.VERIFIER, runs_over_stages=True),
-            node_of("zoo:target", Role.STAGE, layers="0:4"),
+            node_of("zoo:target", HeadOptions),
+            node_of("zoo:target", StageOptions, layers="0:4"),
         ],
         quick=3,
     ),
     ids=["verifier", "drafter", "ngram", "head", "stage"],
 )
 def test_what_each_kind_of_node_needs_is_loaded_and_measured(
-    node: NodeOptions, monkeypatch: pytest.MonkeyPatch
+    node: RoleOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where in ("doctor.models", "serving.node"):
+    for where in ("doctor.models", "serving.whole_model"):
         monkeypatch.setattr(f"cosine_node.{where}.MEASURE_S", 0.01)
     *_, last = tried(node)
     assert (last.what, last.status) == (f"{node.role} {node.source.model}", CheckStatus.OK), last
     assert last.found.startswith("loaded and tried in")
-    assert node.runs_over_stages or "a pass of one token takes" in last.found
-    assert node.role is not Role.VERIFIER or node.runs_over_stages or "its KV cache holds" in last.found
+    assert isinstance(node, HeadOptions) or "a pass of one token takes" in last.found
+    assert type(node) is not VerifyOptions or "its KV cache holds" in last.found
 
 
 def test_a_server_that_drafts_is_tried_and_one_that_is_away_is_a_failure() -> None:
@@ -118,29 +125,29 @@ def write(name: str, content: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "role", "part"),
+    ("change", "of", "part"),
     [
-        (unlink_weights, Role.DRAFTER, "no file named model.safetensors"),
-        (cut_weights, Role.DRAFTER, "cannot be read"),
-        (write("config.json", json.dumps({"model_type": "rwkv", "vocab_size": 64})), Role.DRAFTER, "'rwkv'"),
-        (write("tokenizer_config.json", "\xff\xfe{"), Role.VERIFIER, "tokenizer_config.json"),
+        (unlink_weights, DraftOptions, "no file named model.safetensors"),
+        (cut_weights, DraftOptions, "cannot be read"),
+        (write("config.json", json.dumps({"model_type": "rwkv", "vocab_size": 64})), DraftOptions, "'rwkv'"),
+        (write("tokenizer_config.json", "\xff\xfe{"), VerifyOptions, "tokenizer_config.json"),
     ],
 )
 def test_a_broken_folder_is_one_sentence_and_says_what_to_do(
-    change: Callable[[Path], None], role: Role, part: str, tmp_path: Path
+    change: Callable[[Path], None], of: type[RoleOptions], part: str, tmp_path: Path
 ) -> None:
-    name = "draft-code" if role is Role.DRAFTER else "target"
+    name = "draft-code" if of is DraftOptions else "target"
     folder = Path(shutil.copytree(zoo.folder(name), tmp_path / "model"))
     change(folder)
-    found = broken(node_of(str(folder), role))
+    found = broken(node_of(str(folder), of))
     assert part in found.found and "\n" not in found.found and found.fix
 
 
 def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "the hub does not provide it" in broken(node_of("nobody/no-such-model", Role.VERIFIER)).found
-    assert "zoo:NAME or Hugging Face id" in broken(node_of("no model at all", Role.VERIFIER)).found
-    assert "no model folder" in broken(node_of(str(tmp_path / "nowhere"), Role.VERIFIER)).found
+    assert "the hub does not provide it" in broken(node_of("nobody/no-such-model", VerifyOptions)).found
+    assert "zoo:NAME or Hugging Face id" in broken(node_of("no model at all", VerifyOptions)).found
+    assert "no model folder" in broken(node_of(str(tmp_path / "nowhere"), VerifyOptions)).found
 
     class Told:
         siblings = (type("File", (), {"rfilename": "model.safetensors", "size": 3 << 30}),)
@@ -155,11 +162,11 @@ def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: py
 @pytest.mark.thorough
 def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_named(tmp_path: Path) -> None:
     write_gguf(zoo.folder("target"), tmp_path / "target.gguf", weights="Q8_0")
-    *_, last = tried(node_of(str(tmp_path / "target.gguf"), Role.VERIFIER, kind=EngineKind.LLAMA))
+    *_, last = tried(node_of(str(tmp_path / "target.gguf"), VerifyOptions, kind=EngineKind.LLAMA))
     assert (last.status, "llama.cpp, weights in Q8_0" in last.found) == (CheckStatus.OK, True), last
     odd = TINY["llama"].told(expert_used_count=4).write(tmp_path / "odd.gguf")
-    assert "odd.gguf" in broken(node_of(str(odd), Role.VERIFIER, kind=EngineKind.LLAMA)).found
-    found = broken(node_of("zoo:target", Role.VERIFIER, kind=EngineKind.LLAMA))
+    assert "odd.gguf" in broken(node_of(str(odd), VerifyOptions, kind=EngineKind.LLAMA)).found
+    found = broken(node_of("zoo:target", VerifyOptions, kind=EngineKind.LLAMA))
     assert "--engine llama runs GGUF files, and 'target' is none" in found.found
 
 
@@ -174,7 +181,7 @@ def test_what_join_warns_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_that_cannot_fit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "free_memory_bytes", lambda: 1 << 20)
-    found = broken(node_of("zoo:target", Role.VERIFIER))
+    found = broken(node_of("zoo:target", VerifyOptions))
     assert "or more, and 1.0 MiB are free" in found.found and "--quantize int8" in found.fix
 
 

@@ -9,7 +9,7 @@ import pytest
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_node.doctor.swarm import look_at_peers
-from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.serving.options import NetworkOptions
 from cosine_p2p.access import Access
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.config import TransportConfig

@@ -1,10 +1,12 @@
 """Checks of the swarm, the clock and the tokenizer."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from cosine_node.doctor import swarm
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.swarm import (
     Dates,
@@ -15,6 +17,8 @@ from cosine_node.doctor.swarm import (
     neighbourhood_of,
 )
 from cosine_node.serving.discover_service import DiscoverService
+from cosine_node.serving.options import NetworkOptions
+from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.discover import DISCOVER
 from cosine_protocol.records import ALL_TARGETS, Role, cell_name, seal_record
@@ -71,7 +75,7 @@ def test_without_a_target_the_only_one_is_judged(
 @in_virtual_time
 async def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neighbourhood:
     """The view of a new client on one node for each role."""
-    swarm = PlainSwarm()
+    plain = PlainSwarm()
     records: dict[str, bytes] = {}
 
     async def read(cell: str) -> Sequence[bytes]:
@@ -82,11 +86,31 @@ async def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neigh
         record = replace(record, target_digest=record.facts.digest())
         cell = cell_name(network=NETWORK, role=role, target=TARGET, prefix="")
         records[cell] = seal_record(record, identity_of(number), key=cell)
-        await swarm.announce(number, None if silent else account(), role=role, target=TARGET)
-    await swarm.network.join("keeper").serve(DISCOVER, DiscoverService(read).handle)
-    seen = await neighbourhood_of(swarm, network=NETWORK, target=TARGET, peer_ids=["keeper", "nobody"])
-    await swarm.close()
+        await plain.announce(number, None if silent else account(), role=role, target=TARGET)
+    await plain.network.join("keeper").serve(DISCOVER, DiscoverService(read).handle)
+    seen = await neighbourhood_of(plain, network=NETWORK, target=TARGET, peer_ids=["keeper", "nobody"])
+    await plain.close()
     return seen
+
+
+@pytest.mark.parametrize(
+    ("uses_lan", "found", "status", "part"),
+    [
+        (True, (f"/ip4/192.168.1.2/tcp/4001/p2p/{identity_of(1).peer_id}",), "ok", "1 node of the network 'home'"),
+        (True, (), "skipped", "no node of the network 'home' answers there"),
+        (False, (), "skipped", "--no-lan"),
+    ],
+)
+def test_the_local_network_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, uses_lan: bool, found: tuple[str, ...], status: str, part: str
+) -> None:
+    async def neighbours(network: str) -> tuple[str, ...]:
+        return found
+
+    monkeypatch.setattr(swarm, "find_neighbours", neighbours)
+    network = NetworkOptions(access=Access(network="home", uses_lan=uses_lan), identity_file=None)
+    maddrs, finding = asyncio.run(swarm.look_in_local_network(network))
+    assert (maddrs, finding.status, part in finding.found) == (found, status, True)
 
 
 def test_a_newcomer_sees_nodes_and_the_dates_of_records_that_peers_keep() -> None:

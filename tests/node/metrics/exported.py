@@ -14,11 +14,24 @@ from cosine_gateway.metrics import GenerationMetrics
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
-from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, registry_of
+from cosine_node.metrics.node import (
+    LABELS,
+    OF_DRAFTERS,
+    OF_NETWORK,
+    OF_REQUESTS,
+    OF_STAGES,
+    OF_VERIFIERS,
+    Observed,
+    ObservedPart,
+    RequestPlaces,
+    StagePool,
+    registry_of,
+)
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.records import Role
 from tests.fuzz.staging import ScriptedStage
 from tests.gateway.generations import DONE
 
@@ -26,21 +39,18 @@ SHARED = {*LABELS, "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
 
 
-NETWORK: Any = SimpleNamespace(connected_peers=4, open_streams=2, restarts=1)
-DIRECTORY: Any = SimpleNamespace(holders=15)
+JOINED: Any = SimpleNamespace(
+    transport=SimpleNamespace(connected_peers=4, open_streams=2, restarts=1), directory=SimpleNamespace(holders=15)
+)
+NETWORK: ObservedPart = (OF_NETWORK, JOINED)
 
 
-def observed(member: SimulatedMember, *, model_name: str = "m") -> ObservedNode:
-    return ObservedNode(
-        role=member.role,
-        model_name=model_name,
-        peer_id=member.identity.peer_id,
-        facts={"version": "v", "target": "zoo:target", "numerics": member.engine.numerics},
-        max_requests=16,
-        service=member.service,
-        engine=member.engine,
-        network=NETWORK,
-        directory=DIRECTORY,
+def observed(member: SimulatedMember, *, model_name: str = "m") -> Observed:
+    table = OF_DRAFTERS if member.role is Role.DRAFTER else OF_VERIFIERS
+    return Observed(
+        (member.role, model_name, member.identity.peer_id),
+        {"version": "v", "target": "zoo:target", "numerics": member.engine.numerics},
+        ((OF_REQUESTS, RequestPlaces(member.service, member.engine, 16)), (table, member.service), NETWORK),
     )
 
 
@@ -65,21 +75,14 @@ def registries() -> list[CollectorRegistry]:
                 member.service.counts.refused[ErrorCode.OVERLOADED] += 1
                 member.service.counts.ended["error"] += 1
             network, engine = MemoryNetwork(), Threads("engine", 1)
-            stage = ObservedStage(
-                role="stage",
-                model_name="m",
-                peer_id="stage",
-                facts={"version": "v", "layers": "0:1 of 1"},
-                pool_tokens=64,
-                service=StageService(
-                    ScriptedStage(),
-                    transport=network.join("stage"),
-                    target_digest=bytes(32),
-                    passes=StagePasses(engine),
-                ),
-                network=NETWORK,
-                directory=DIRECTORY,
+            service = StageService(
+                ScriptedStage(),
+                transport=network.join("stage"),
+                target_digest=bytes(32),
+                passes=StagePasses(engine),
             )
+            parts = ((OF_STAGES, StagePool(service, pool_tokens=64)), NETWORK)
+            stage = Observed(("stage", "m", "stage"), {"version": "v", "layers": "0:1 of 1"}, parts)
             return [registry_of([*map(observed, members), stage])]
 
     generations = CollectorRegistry()

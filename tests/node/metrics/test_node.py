@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from cosine_gateway.metrics import GenerationMetrics
-from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.metrics.node import LABELS, ObservedNode, registry_of, serving_metrics
+from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
+from cosine_node.metrics.node import LABELS, Observed, registry_of, serving_metrics
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
@@ -25,22 +25,22 @@ TOKENS = 24
 PROMPT = prompt_of(random.Random("metrics")) * 8
 
 
-def value(registry: CollectorRegistry, node: ObservedNode, name: str, **labels: str) -> float | None:
+def value(registry: CollectorRegistry, node: Observed, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, {**dict(zip(LABELS, node.labels, strict=True)), **labels})
 
 
 @cache
 @in_virtual_time
-async def generated() -> tuple[Generation, list[ObservedNode]]:
+async def generated() -> tuple[Generation, SimulatedMember, list[Observed]]:
     async with SimulatedSwarm() as swarm:
-        verifier = observed(await swarm.verifier(target_engine()))
+        verifier = await swarm.verifier(target_engine())
         drafters = [observed(await swarm.drafter(draft_engine(0.9, seed)), model_name="d") for seed in (0, 1)]
         generation = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
-        return generation, [verifier, *drafters]
+        return generation, verifier, [observed(verifier), *drafters]
 
 
 def test_a_verifiers_figures() -> None:
-    generation, (verifier, *_) = generated()
+    generation, member, (verifier, *_) = generated()
     registry = registry_of([verifier])
     spec = "cosine:verifier_spec_decode_num"
     counts = [
@@ -55,11 +55,11 @@ def test_a_verifiers_figures() -> None:
         ("cosine:verifier_requests_waiting", 0),
         ("cosine:verifier_generation_tokens_total", TOKENS),
         ("cosine:verifier_prompt_tokens_total", len(PROMPT)),
-        ("cosine:node_passes_total", verifier.service.progress.steps),
-        ("cosine:node_pass_seconds_count", verifier.service.progress.steps),
-        ("cosine:node_pass_rows_sum", verifier.service.progress.steps),
-        ("cosine:node_kv_capacity_tokens", verifier.service.capacity_tokens),
-        ("cosine:node_kv_free_tokens", verifier.service.capacity_tokens),
+        ("cosine:node_passes_total", member.service.progress.steps),
+        ("cosine:node_pass_seconds_count", member.service.progress.steps),
+        ("cosine:node_pass_rows_sum", member.service.progress.steps),
+        ("cosine:node_kv_capacity_tokens", member.service.capacity_tokens),
+        ("cosine:node_kv_free_tokens", member.service.capacity_tokens),
         ("cosine:node_kv_used_tokens", 0),
         ("libp2p_connected_peers", 4),
         ("libp2p_open_streams", 2),
@@ -75,15 +75,15 @@ def test_a_verifiers_figures() -> None:
     samples = [sample for family in registry.collect() for sample in family.samples]
     buckets = [sample.value for sample in samples if sample.name == "cosine:node_pass_seconds_bucket"]
     assert buckets == sorted(buckets)
-    assert buckets[-1] == verifier.service.progress.steps
+    assert buckets[-1] == member.service.progress.steps
     # A scrape reads current values, including those of the process.
-    verifier.service.counts.refused[ErrorCode.OVERLOADED] += 3
+    member.service.counts.refused[ErrorCode.OVERLOADED] += 3
     assert value(registry, verifier, "cosine:node_requests_refused_total", reason="overloaded") == 3
     assert registry.get_sample_value("process_cpu_seconds_total") is not None
 
 
 def test_drafters_of_one_process_are_told_apart() -> None:
-    generation, (_, *drafters) = generated()
+    generation, _, (_, *drafters) = generated()
     registry = registry_of(drafters)
     names = [
         f"cosine:drafter_{name}_total" for name in ("spec_decode_num_draft_tokens", "fragments", "prompt_tokens")

@@ -11,18 +11,16 @@ from cosine_engine.base import Engine, OutOfMemory, OutOfPages, Row
 from cosine_engine.load_options import LoadOptions
 from cosine_engine.models.served import ModelSource
 from cosine_engine.torch.engine import TorchEngine
-from cosine_node.serving.node import load_models, returnable
-from cosine_node.serving.node_options import NodeOptions
+from cosine_node.serving.options import VerifyOptions
+from cosine_node.serving.whole_model import load_models, returnable
 from cosine_p2p.transport.channel import StepCounts
-from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.scenes import in_real_time
 
 pytestmark = pytest.mark.slow
 PROMPT = tuple(range(5, 25))
 ENGINE = LoadOptions(device="cpu", threads=1)
-OPTIONS = NodeOptions(
-    role=Role.VERIFIER,
+OPTIONS = VerifyOptions(
     source=ModelSource(model="zoo:target", target="zoo:target", engine=ENGINE),
     home=ModelSource(model="zoo:draft-code", target="zoo:target", engine=ENGINE),
     max_requests=2,

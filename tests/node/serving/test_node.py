@@ -9,43 +9,34 @@ import pytest
 from cosine_engine.load_options import LoadOptions
 from cosine_engine.models.engine_kind import NGRAM
 from cosine_engine.models.served import ModelSource
-from cosine_node.serving.node import run_nodes, together
-from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.serving.draft_role import run_drafters
+from cosine_node.serving.node import together
+from cosine_node.serving.options import DraftOptions, NetworkOptions
 from cosine_p2p.access import Access
 from cosine_p2p.dht.postings import RecordOpener
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 from tests.scenes import in_virtual_time
 
 
-def drafter(model: str) -> NodeOptions:
-    return NodeOptions(
-        role=Role.DRAFTER,
-        source=ModelSource(
-            model=model, target="zoo:target", engine=LoadOptions(device="cpu", dtype="float32", threads=1)
-        ),
-        expertise=(),
-        max_coordinated=0,
-        max_requests=1,
-        shares_prefixes=False,
-        emulation=None,
-    )
+def drafter(model: str) -> DraftOptions:
+    engine = LoadOptions(device="cpu", dtype="float32", threads=1)
+    return DraftOptions(source=ModelSource(model=model, target="zoo:target", engine=engine), max_requests=1)
 
 
 class Started(Exception):
     """A transport would have been started."""
 
 
-def run_until_started(options: Sequence[NodeOptions], key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_until_started(options: Sequence[DraftOptions], key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def start(config: TransportConfig) -> None:
         raise Started(config.identity_file)
 
     monkeypatch.setattr(HivemindTransport, "start", start)
     network = NetworkOptions(access=Access(network="test"), identity_file=key)
-    asyncio.run(run_nodes(network, options, lambda event, fields: None, asyncio.Event()))
+    asyncio.run(run_drafters(network, options, lambda event, fields: None, asyncio.Event()))
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +100,7 @@ def test_nodes_that_are_given_no_peers_begin_one_network(
     access = Access(network="test")
     network = NetworkOptions(access=access, identity_file=tmp_path / "key", initial_peers=given)
     with pytest.raises(Started):
-        asyncio.run(run_nodes(network, [drafter(NGRAM)] * 2, lambda event, fields: None, asyncio.Event()))
+        asyncio.run(run_drafters(network, [drafter(NGRAM)] * 2, lambda event, fields: None, asyncio.Event()))
     assert asked == [given, given or ("/ip4/127.0.0.1/tcp/4001/p2p/first",)]
 
 

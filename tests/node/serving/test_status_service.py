@@ -68,7 +68,7 @@ class Scene:
         self.directory = MemoryDirectory()
         self.vivaldi = Vivaldi(Random(1).random)
         self.own = self.network.join(OWN.peer_id)
-        self.surroundings = Surroundings(self.own, self.directory, self.vivaldi, target=TARGET, rng=Random(2))
+        self.surroundings = Surroundings(self.own, self.directory, self.vivaldi, rng=Random(2))
         self.asked = 0
         self._others: list[MemoryTransport] = []
 
@@ -88,7 +88,7 @@ class Scene:
         await self.directory.announce(record, [TARGET])
 
     async def run(self, seconds: float) -> None:
-        looking = asyncio.ensure_future(self.surroundings.run())
+        looking = asyncio.ensure_future(self.surroundings.run(TARGET))
         await asyncio.sleep(seconds)
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)

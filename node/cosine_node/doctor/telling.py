@@ -12,10 +12,10 @@ from rich.text import Text
 
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.report import report_of
-from cosine_node.serving.node_options import JoinPlan
+from cosine_node.serving.options import JoinPlan
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.printing import FAILURE_EXIT, printable
-from cosine_terminal.waiting import Stage, WaitingLine, columns_of, telling_stages
+from cosine_terminal.waiting import Stage, clear, columns_of, waiting_for
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),
@@ -51,20 +51,18 @@ async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
     """All findings, the worst last. Findings that need no action are printed immediately, unless quiet."""
     from cosine_node.doctor.examine import examine
 
-    line, stage = WaitingLine(sys.stderr), Stage("Looking for what is wrong")
+    stage = Stage("Looking for what is wrong")
     findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:
         findings.append(finding)
         if not is_quiet and finding.status in UNTROUBLED:
-            line.clear()
+            clear(sys.stderr)
             _print(finding)
 
     # Without a terminal the findings themselves show progress.
-    is_shown = bool(columns_of(sys.stderr))
-    async with telling_stages(line, lambda: stage.sentence) if is_shown else nullcontext():
+    async with waiting_for(stage) if columns_of(sys.stderr) else nullcontext():
         await examine(plan, tell, stage.change)
-    line.end()
     findings.sort(key=lambda finding: list(MARKS).index(finding.status))
     for finding in findings:
         if not is_quiet and finding.status not in UNTROUBLED:

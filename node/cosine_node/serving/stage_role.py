@@ -1,8 +1,8 @@
-"""A stage: chooses layers, loads them, joins the network, serves, and drains."""
+"""A stage: chooses layers of a target, loads them, and computes them for the chains of heads."""
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.models.served import MEASURE_S, ModelNames
-from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.fetched_model import open_model, sharing
-from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.serving.joining import JoinedNetwork, entering
+from cosine_node.serving.node import NodeRole, RunningNode, run_together
+from cosine_node.serving.options import NetworkOptions, StageOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.host import StageHost, wanted_tensors
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import MAX_CHAINS, StageService
+from cosine_node.weights.service import WeightsService
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.patience import unless_stopped
@@ -29,13 +30,13 @@ from cosine_protocol.stage import STAGE, LayerRange
 from cosine_terminal.events import Emit
 
 if TYPE_CHECKING:
-    from cosine_node.metrics.node import ObservedStage
+    from cosine_node.metrics.node import ObservedPart
 
 BUSY_STEP_PERMILLE: Final = 100
 """Rounded, as each change of the record is sent to several nodes."""
 
 
-def stage_draft(options: NodeOptions, folder: Path) -> StageDraft:
+def stage_draft(options: StageOptions, folder: Path) -> StageDraft:
     """Return the draft of the stage for a model's folder. Raises `UsageError`."""
     source, requests = options.source, options.max_requests
     return StageDraft(
@@ -43,24 +44,21 @@ def stage_draft(options: NodeOptions, folder: Path) -> StageDraft:
     )
 
 
-async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
+async def run_stage(network: NetworkOptions, options: StageOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a stage until `stop` is set; then its chains end, and their heads continue over other stages.
 
     Raises `UsageError` for an unusable model, layers, identity or address, and `PeerLost` if initial peers do not
     answer.
     """
     source = options.source
-    async with AsyncExitStack() as stack:
-        claimed, gate = claim(network, network.identity_file, stack)
-        joining = partial(join, network, claimed, gate, emit, stack, stop)
-        opened = await open_model(source.model, source.target, joining, emit, stop)
+    async with entering(network, emit, stop) as entrance:
+        opened = await open_model(source.model, source.target, entrance)
         if opened is None:
             return
         # For a local model, wrong options are reported before joining.
         draft = await asyncio.to_thread(stage_draft, options, opened.folder)
         names = await asyncio.to_thread(opened.names)
-        joined = opened.joined or await joining()
-        if joined is None:
+        if (joined := await entrance.join()) is None:
             return
         layers = draft.named or draft.choose(await _held_by_others(joined, names, draft))
         what = f"layers {layers} of {layers.layers} of {names.model_name}"
@@ -70,22 +68,19 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         if stop.is_set():
             return
         emit("loading", {"model": what})
-        tell = lambda reached: emit(reached, {"model": what})  # noqa: E731
-        loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S, tell=tell)
+        load = partial(draft.load, layers, measure_s=MEASURE_S, tell=lambda reached: emit(reached, {"model": what}))
+        loaded = await in_ending_thread(load)
         if stop.is_set():
             return
-        node = StageNode(joined, loaded, names, emulation=options.emulation, share=options.share)
-        if options.shares_weights:
-            node.weights = await sharing(opened.folder)
-        stack.callback(node.threads.close)
-        stack.enter_context(observing(network, [node]))
-        await node.live(emit, stop)
+        weights = await sharing(opened.folder) if options.shares_weights else None
+        role = StageRole(joined, names, loaded, options, weights=weights)
+        await run_together(network, [RunningNode(joined, role)], emit, stop)
 
 
 async def _held_by_others(joined: JoinedNetwork, names: ModelNames, draft: StageDraft) -> list[LayerRange]:
     """Return the layers that other stages hold."""
     try:
-        found = await joined.directory().find(Role.STAGE, names.facts.digest().hex())
+        found = await joined.directory.find(Role.STAGE, names.facts.digest().hex())
     except CosineError:
         return []
     return [
@@ -98,50 +93,54 @@ async def _held_by_others(joined: JoinedNetwork, names: ModelNames, draft: Stage
     ]
 
 
-class StageNode(AnnouncedNode):
-    """A running stage: its service, the thread of its passes, and its record."""
+class StageRole(NodeRole):
+    """A stage: its service, the thread of its passes, and its record."""
 
+    role = Role.STAGE
     service: StageService
 
     def __init__(
         self,
         joined: JoinedNetwork,
-        loaded: LoadedStage,
         names: ModelNames,
+        loaded: LoadedStage,
+        options: StageOptions,
         *,
-        emulation: Emulation | None = None,
-        share: float = 1.0,
+        weights: WeightsService | None = None,
     ) -> None:
-        is_emulated = emulation is not None and emulation.has_device
-        if emulation is not None and is_emulated:
-            loaded = replace(loaded, curve=emulation.curve(Role.STAGE))
-        loaded = replace(loaded, curve=loaded.curve.at_share(share))
+        emulated = options.emulated_curve
+        loaded = replace(loaded, curve=(emulated or loaded.curve).at_share(options.share))
+        self.names = names
+        self.emulation = options.emulation
+        self.speed = PassSpeed(loaded.curve, now_s=time.monotonic())
+        self.weights = weights
+        model = loaded.model
+        self.facts = {"numerics": model.numerics, "layers": f"{model.layers} of {model.layers.layers}"}
         self._loaded = loaded
-        speed = PassSpeed(loaded.curve, now_s=time.monotonic())
-        super().__init__(joined, role=Role.STAGE, names=names, speed=speed, emulation=emulation)
-        self.threads = Threads("engine", 1)
-        digest = names.facts.digest()
-        host = StageHost(loaded.model, grammars=Grammars.of(names.folder) if loaded.model.layers.is_last else None)
-        least_s = loaded.curve.seconds if is_emulated else None
-        passes = StagePasses(self.threads, least_s=least_s, share=share, note_pass=speed.note)
+        self._threads = Threads("engine", 1)
         self.service = StageService(
-            host,
+            StageHost(model, grammars=Grammars.of(names.folder) if model.layers.is_last else None),
             transport=joined.transport,
-            target_digest=digest,
-            passes=passes,
-            pass_s=speed.pass_s,
+            target_digest=names.facts.digest(),
+            passes=StagePasses(
+                self._threads,
+                least_s=None if emulated is None else loaded.curve.seconds,
+                share=options.share,
+                note_pass=self.speed.note,
+            ),
+            pass_s=self.speed.pass_s,
             note_addresses=joined.transport.note_addresses,
         )
 
-    def _handlers(self) -> dict[str, StreamHandler]:
+    def handlers(self) -> dict[str, StreamHandler]:
         return {STAGE: self.service.handle}
 
-    def _ready_fields(self) -> dict[str, object]:
-        layers = self._loaded.model.layers
-        sizes = {"weights_bytes": self._loaded.model.weights_bytes, "pool_tokens": self._loaded.model.slots}
-        return super()._ready_fields() | {"layers": str(layers), "of_layers": layers.layers} | sizes
+    def ready_fields(self) -> dict[str, object]:
+        model = self._loaded.model
+        sizes = {"weights_bytes": model.weights_bytes, "pool_tokens": model.slots}
+        return {"layers": str(model.layers), "of_layers": model.layers.layers} | sizes
 
-    def _record_fields(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         model, service = self._loaded.model, self.service
         busy = round(1000 * service.passes.busy.share(time.monotonic()) / BUSY_STEP_PERMILLE) * BUSY_STEP_PERMILLE
         offer = StageOffer(
@@ -160,18 +159,13 @@ class StageNode(AnnouncedNode):
             "stage": offer,
         }
 
-    def observed(self) -> "ObservedStage":
-        from cosine_node.metrics.node import ObservedStage
-
-        model = self._loaded.model
-        return ObservedStage(
-            pool_tokens=model.slots,
-            service=self.service,
-            **self._observed_fields(numerics=model.numerics, layers=f"{model.layers} of {model.layers.layers}"),
-        )
-
-    def _work_done(self) -> StageWork:
+    def work(self) -> StageWork:
         return StageWork.of(self.service)
 
-    def _end(self) -> None:
-        self.threads.close()
+    def observed(self) -> "Sequence[ObservedPart]":
+        from cosine_node.metrics.node import OF_STAGES, StagePool
+
+        return ((OF_STAGES, StagePool(self.service, self._loaded.model.slots)),)
+
+    def close(self) -> None:
+        self._threads.close()

@@ -11,7 +11,7 @@ from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.curve import measure_curve
 from cosine_engine.forward.support import context_tokens, refuse_by_config
 from cosine_engine.models.home_model import load_home
-from cosine_engine.models.served import MEASURE_S, ModelNames, ServedModel
+from cosine_engine.models.served import MEASURE_S, ModelNames
 from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_engine.torch.loading import read_config
 from cosine_node.chains.chain import StageChain
@@ -23,10 +23,13 @@ from cosine_node.chains.links import StageLinks
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.spare import SpareChain
 from cosine_node.passes.runner import in_ending_thread
-from cosine_node.serving.announced_node import claim, join, observing
+from cosine_node.serving.engine_passes import EnginePasses
 from cosine_node.serving.fetched_model import open_model, sharing
-from cosine_node.serving.node import VerifierNode
-from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.serving.joining import entering
+from cosine_node.serving.node import RunningNode, observing
+from cosine_node.serving.options import HeadOptions, NetworkOptions
+from cosine_node.serving.verify_role import VerifyRole
+from cosine_node.serving.whole_model import share_grammars
 from cosine_node.stages.frames import ChainLost
 from cosine_terminal.events import Emit
 
@@ -56,29 +59,25 @@ def needs_of(names: ModelNames, *, requests: int) -> tuple[ChainNeeds, int]:
     return needs, most_tokens
 
 
-async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """Run a head until `stop` is set. It waits for stages that hold all layers.
+async def run_head(network: NetworkOptions, options: HeadOptions, emit: Emit, stop: asyncio.Event) -> None:
+    """Run a head until `stop` is set. It waits for stages that hold all layers, also after it has lost its chain.
 
     Raises `UsageError` for an unusable model, identity or address, and `PeerLost` if initial peers do not answer.
     """
     async with AsyncExitStack() as stack:
-        claimed, gate = claim(network, network.identity_file, stack)
-        joining = partial(join, network, claimed, gate, emit, stack, stop)
-        opened = await open_model(options.source.model, options.source.target, joining, emit, stop)
+        entrance = await stack.enter_async_context(entering(network, emit, stop))
+        opened = await open_model(options.source.model, options.source.target, entrance)
         if opened is None:
             return
         names = await asyncio.to_thread(opened.names)
         needs, most_tokens = needs_of(names, requests=options.max_requests)
         load = partial(load_home, emit=emit, measure_s=MEASURE_S)
         home = await in_ending_thread(load, options.home) if options.home else None
-        joined = opened.joined or await joining()
-        if joined is None:
+        if (joined := await entrance.join()) is None:
             return
         weights = await sharing(opened.folder) if options.shares_weights else None
-        nodes: list[VerifierNode] = []
-        finder = ChainFinder(
-            joined.transport, joined.directory(), needs, here=lambda: nodes[0].coordinate if nodes else None
-        )
+        here = joined.surroundings.vivaldi
+        finder = ChainFinder(joined.transport, joined.directory, needs, here=lambda: here.coordinate)
         stack.push_async_callback(finder.close)
         checks = ChainChecks(finder)
         stack.push_async_callback(checks.close)
@@ -94,29 +93,29 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 # Lost while it was measured; the next search excludes the stage at fault.
                 LOG.warning("%s", lost)
                 continue
+            share_grammars(engine, home)
             spare = SpareChain(finder, engine, checks) if options.keeps_spare_warm else None
             chain = StageChain(engine, finder, curve=curve, checks=checks, spare=spare)
-            served = ServedModel(engine=engine, curve=curve, names=names)
-            node = VerifierNode(joined, served, options, home=home, chain=chain)
-            node.weights = weights
-            nodes[:] = [node]
+            passes = EnginePasses.over_stages(chain, curve.at_share(options.share))
+            role = VerifyRole(joined, names, passes, options, home=home, chain=chain, weights=weights)
+            node = RunningNode(joined, role)
             with observing(network, [node]):
-                await _live(node, chain, emit, stop)
+                await _run(node, chain, emit, stop)
 
 
-async def _live(node: VerifierNode, chain: StageChain, emit: Emit, stop: asyncio.Event) -> None:
+async def _run(node: RunningNode, chain: StageChain, emit: Emit, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, or a chain was lost and no other was found."""
     ending = asyncio.Event()
 
-    async def wait(for_event: asyncio.Event) -> None:
-        await for_event.wait()
+    async def end_after(event: asyncio.Event) -> None:
+        await event.wait()
         ending.set()
 
-    waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chain.is_none_left)]
+    waiting = [asyncio.ensure_future(end_after(each)) for each in (stop, chain.is_none_left)]
     if chain.spare is not None:
         waiting.append(asyncio.ensure_future(chain.spare.run()))
     try:
-        await node.live(emit, ending)
+        await node.run(emit, ending)
     finally:
         for task in waiting:
             task.cancel()

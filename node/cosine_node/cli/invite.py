@@ -1,4 +1,4 @@
-"""The ways into a network: `bootstrap`, a node that serves the DHT and relays alone; `invite`; `identity`."""
+"""`cosine-node invite`: links that lead into a network; and `identity`, the peer id of a key file."""
 
 import json
 import math
@@ -10,7 +10,6 @@ from secrets import token_bytes
 from shutil import get_terminal_size
 from typing import Annotated, Final
 
-from cosine_node.cli.node_options import Place
 from cosine_node.cli.swarm import certificate_lifetime_s
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import (
@@ -29,16 +28,13 @@ from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import CERTIFICATE_LINE, from_line
-from cosine_terminal.events import telling
 from cosine_terminal.help_screen import everyday
-from cosine_terminal.interrupts import run_interruptibly, run_until_stopped
+from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.options import (
     AsJson,
-    DeniedPeers,
     IdentityFile,
     InitialPeers,
     Lan,
-    LogFormat,
     Network,
     SwarmFile,
     several,
@@ -53,21 +49,6 @@ NOT_FAR: Final = {
     Reach.LOOPBACK: "Only this machine reaches these addresses.",
     Reach.PRIVATE: "Only machines of this local network reach these addresses.",
 }
-
-
-@takes_options
-def bootstrap(
-    place: Place,
-    deny: DeniedPeers = None,
-    log_format: LogFormat = "pretty",
-    as_json: AsJson = False,
-) -> None:
-    """Keep the DHT and relay for others until interrupted."""
-    from cosine_node.serving.node import run_bootstrap
-
-    options = place.network_options(deny)
-    with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: run_bootstrap(options, emit, stop))
 
 
 def identity(identity: IdentityFile = None, as_json: AsJson = False) -> None:
