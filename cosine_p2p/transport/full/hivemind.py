@@ -426,8 +426,7 @@ class HivemindTransport:
         )
         try:
             # At once: peers that dial a restarted daemon would take its node for one that serves nothing.
-            for protocol in self._handlers:
-                await daemon.serve(protocol, self._accept)
+            await asyncio.gather(*(daemon.serve(protocol, self._accept) for protocol in self._handlers))
             if self._is_private and self.config.has_ports:
                 await self._see_alike(daemon)
             async with asyncio.timeout(self.config.start_timeout_s):
