@@ -53,6 +53,14 @@ def encoded(text: str) -> tuple[int, ...]:
     return tuple(target_tokenizer().encode(text).ids)
 
 
+@cache
+def own_text(new_tokens: int) -> str:
+    """The embedded target's greedy text after `PROMPT`."""
+    before = encoded(PROMPT)
+    whole: str = target_tokenizer().decode([*before, *greedy(before, new_tokens)])
+    return whole.removeprefix(target_tokenizer().decode(list(before)))
+
+
 def own_cases(count: int) -> list[Case]:
     """The repository's own prompts, `count` of every domain, plain texts and conversations."""
     cases = []

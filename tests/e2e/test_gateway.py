@@ -17,7 +17,7 @@ from openai import APIStatusError, OpenAI
 from cosine_gateway.http.server import HEADER_S
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node
-from tests.e2e.reference import PROMPT, encoded, greedy, target_tokenizer
+from tests.e2e.reference import PROMPT, own_text
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
@@ -43,15 +43,9 @@ def client(gateway: Node) -> Iterator[OpenAI]:
         yield openai
 
 
-def own_text() -> str:
-    before = encoded(PROMPT)
-    whole: str = target_tokenizer().decode([*before, *greedy(before, TOKENS)])
-    return whole.removeprefix(target_tokenizer().decode(list(before)))
-
-
 def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
     done = client.completions.create(**ASKED)
-    assert done.choices[0].text == own_text()
+    assert done.choices[0].text == own_text(TOKENS)
     pieces = list(client.completions.create(**ASKED, stream=True))
     assert "".join(piece.choices[0].text for piece in pieces) == done.choices[0].text
     assert {piece.system_fingerprint for piece in pieces} == {done.system_fingerprint}
@@ -81,13 +75,13 @@ def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_
         long = [crowd.submit(ask, text) for text in LONGEST]
         for _ in range(3):
             pieces = list(client.completions.create(**ASKED, stream=True))
-            assert "".join(piece.choices[0].text for piece in pieces) == own_text()
+            assert "".join(piece.choices[0].text for piece in pieces) == own_text(TOKENS)
         for each in long:
             with pytest.raises(APIStatusError, match=r"tokens|try again later"):
                 each.result()
         refusals = [str(each.exception()) for each in asked if each.exception() is not None]
         assert len(refusals) < GREEDY and all("try again later" in refusal for refusal in refusals)
-        assert {each.result() for each in asked if each.exception() is None} == {own_text()}
+        assert {each.result() for each in asked if each.exception() is None} == {own_text(TOKENS)}
         # Closed after the time limit, perhaps with an error.
         half.settimeout(HEADER_S + 20)
         assert b" 200 " not in half.recv(100)
@@ -102,7 +96,7 @@ def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -
             pieces = [next(stream).choices[0].text]
             node.process.send_signal(signal.SIGTERM)
             pieces += [piece.choices[0].text for piece in stream]
-        assert "".join(pieces) == own_text()
+        assert "".join(pieces) == own_text(TOKENS)
         assert node.process.wait(timeout=30) == 0
         assert node.events.get(timeout=10) == {"event": "stopped"}
         lines = [json.loads(line) for line in node.log.read_text().splitlines()]

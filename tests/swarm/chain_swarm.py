@@ -55,7 +55,7 @@ class Conduct:
 
     It delays each pass by `late_s`, `hides` the delay, announces `pass_s`, `refuses` each feed with an error,
     `gives_back` each row without tokens, `leaves_out` activations (a last stage claims that none came), or `lies`
-    with wrong values. It has room for `most_chains`, and counts feeds in `fed`.
+    with wrong values. It has room for `most_chains`.
     """
 
     late_s: float = 0.0
@@ -66,7 +66,6 @@ class Conduct:
     leaves_out: bool = False
     lies: bool = False
     most_chains: int = HEADS
-    fed: int = 0
 
 
 class _ConductedService(StageService):
@@ -81,7 +80,6 @@ class _ConductedService(StageService):
     async def _feed(
         self, chain: ServedChain, feed_rightly: Callable[[QueuedFeed], Awaitable[None]], feed: QueuedFeed
     ) -> None:
-        self.conduct.fed += 1
         if self.conduct.refuses:
             raise PeerError(ErrorCode.INTERNAL, "a pass failed: RuntimeError")
         if self.conduct.hides:
@@ -172,7 +170,6 @@ class ChainSwarm:
     finder: ChainFinder | None = None
     service: VerifierService | None = None
     checks: ChainChecks | None = None
-    spare: SpareChain | None = None
     sequence: int = 1
 
     @classmethod
@@ -248,11 +245,11 @@ class ChainSwarm:
         rng = random.Random(1)
         self.checks = checks = ChainChecks(finder, chance=rng.random, draw=rng.randbytes)
         self.swarm._stack.push_async_callback(checks.close)
-        if is_warm:
-            self.spare = SpareChain(finder, engine, checks)
-            warming = asyncio.ensure_future(self.spare.run())
+        spare = SpareChain(finder, engine, checks) if is_warm else None
+        if spare is not None:
+            warming = asyncio.ensure_future(spare.run())
             self.swarm._stack.callback(warming.cancel)
-        runner = StageChain(engine, finder, curve=curve, checks=checks, spare=self.spare if is_warm else None)
+        runner = StageChain(engine, finder, curve=curve, checks=checks, spare=spare)
         self.service = service = VerifierService(
             engine=engine,
             runner=runner,

@@ -72,6 +72,12 @@ def plain_stream(prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[
     return workload.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 
 
+def greedy_text(name: str, tokens: int) -> tuple[str, tuple[int, ...]]:
+    """Return a prompt that a name determines, and the target's greedy text after it."""
+    prompt = prompt_of(random.Random(name))
+    return prompt, plain_stream(prompt, Sampling(), tokens=tokens)
+
+
 async def assert_freed(swarm: SimulatedSwarm) -> None:
     """Assert that no engine of the swarm holds tokens or sequences of ended requests."""
     await asyncio.sleep(3.0)

@@ -1,7 +1,6 @@
 """Tests of peers that vanish, stall or refuse."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from enum import Enum, auto
@@ -20,16 +19,15 @@ from tests.swarm.reference import (
     StallingRunner,
     assert_freed,
     draft_engine,
+    greedy_text,
     in_a_swarm,
     plain_stream,
-    prompt_of,
     target_engine,
 )
 from tests.thoroughness import quick_first, quick_rows
 
 TOKENS = 40
-PROMPT = prompt_of(random.Random("faults"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("faults", TOKENS)
 CLIENT = numbered_identity(9500)
 BOTH = pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
 

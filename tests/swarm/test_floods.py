@@ -1,7 +1,6 @@
 """Tests of peers that flood others with messages."""
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -18,16 +17,14 @@ from cosine_protocol.draft import DRAFT, Start
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import MAX_TEXT_BYTES
 from cosine_protocol.records import Role
-from cosine_protocol.request import Sampling
 from cosine_protocol.stream import VERSION, Error, Hello, Ping
 from cosine_protocol.verify import VERIFY, Open, Pacing
 from tests.node.peers import request_of
 from tests.scenes import in_virtual_time
-from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import draft_engine, greedy_text, in_a_swarm, target_engine
 
 TOKENS: Final = 40
-PROMPT: Final = prompt_of(random.Random("floods"))
-EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("floods", TOKENS)
 FLOODER: Final = numbered_identity(9400)
 STREAMS: Final = 4
 PAUSE_S: Final = 0.01

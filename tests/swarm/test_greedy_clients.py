@@ -1,7 +1,6 @@
 """Tests that a client with many requests leaves others their share."""
 
 import asyncio
-import random
 from typing import Final
 
 import pytest
@@ -12,15 +11,13 @@ from cosine_node.passes.fair_pass import CROWD
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.request import Sampling
 from tests.scenes import in_virtual_time
-from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import draft_engine, greedy_text, target_engine
 from tests.thoroughness import quick_rows
 
 TOKENS: Final = 40
 BY_THE_TOKEN: Final = CostCurve(((1, 0.060), (64, 64 * 0.060)))
-PROMPT: Final = prompt_of(random.Random("greedy"))
-EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("greedy", TOKENS)
 
 
 async def take_all(client: AsyncClient, requests: int) -> None:

@@ -1,7 +1,6 @@
 """Nodes that rest by their operator's rules lose no request: they finish what they have and take nothing new."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from functools import partial
 
@@ -10,12 +9,10 @@ import pytest
 from cosine_engine.models.unloading import ModelMemory, WaitForWork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_protocol.request import Sampling
-from tests.swarm.reference import draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import draft_engine, greedy_text, in_a_swarm, target_engine
 
 TOKENS = 40
-PROMPT = prompt_of(random.Random("guests"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("guests", TOKENS)
 
 
 @in_a_swarm

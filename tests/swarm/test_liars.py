@@ -1,7 +1,6 @@
 """Tests of drafters that lie."""
 
 import math
-import random
 from collections.abc import Callable
 
 import pytest
@@ -12,14 +11,18 @@ from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.identity import Identity
-from cosine_protocol.request import Sampling
-from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import (
+    VOCAB_TOKENS,
+    assert_freed,
+    draft_engine,
+    greedy_text,
+    target_engine,
+)
 from tests.thoroughness import quick_first, soak_rest
 
 TOKENS = 96
 PASS_S = VERIFY_CURVE.seconds(1)
-PROMPT = prompt_of(random.Random("liars"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("liars", TOKENS)
 
 
 def serving(lie: Lie, *, prompt_nll: float = 0.0) -> Callable[[Identity], StreamHandler]:

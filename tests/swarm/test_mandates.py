@@ -1,7 +1,6 @@
 """Tests of requests with a coordinating verifier."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -16,15 +15,13 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.codec import Message
 from cosine_protocol.draft import Mandate, open_mandate
 from cosine_protocol.identity import sign
-from cosine_protocol.request import Sampling
 from cosine_protocol.verify import Commit
 from tests.scenes import in_virtual_time
-from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import assert_freed, draft_engine, greedy_text, target_engine
 from tests.thoroughness import quick_first, quick_rows
 
 TOKENS = 48
-PROMPT = prompt_of(random.Random("mandate"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("mandate", TOKENS)
 ONE_WAY_S = 0.05
 SETTLE_S = 8.0
 

@@ -28,6 +28,7 @@ from tests.swarm.reference import (
     VOCAB_TOKENS,
     assert_freed,
     draft_engine,
+    greedy_text,
     in_a_swarm,
     plain_stream,
     prompt_of,
@@ -36,8 +37,7 @@ from tests.swarm.reference import (
 from tests.thoroughness import quick_first
 
 TOKENS = 40
-PROMPT = prompt_of(random.Random("moved"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("moved", TOKENS)
 LOST_AT_S = 0.5
 PATIENCE_S = 60.0
 TOKENS_LEFT_S = 4.0

@@ -1,7 +1,6 @@
 """Tests of private swarms."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -21,7 +20,6 @@ from cosine_protocol.draft import DRAFT, Start
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity, Signed
 from cosine_protocol.records import Role
-from cosine_protocol.request import Sampling
 from cosine_protocol.stage import STAGE
 from cosine_protocol.stream import Error
 from cosine_protocol.verify import VERIFY, Open, Pacing
@@ -30,11 +28,10 @@ from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.node.peers import request_of
 from tests.scenes import as_test, in_real_time, in_virtual_time
-from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import draft_engine, greedy_text, target_engine
 
 TOKENS = 60
-PROMPT = prompt_of(random.Random("private"))
-EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("private", TOKENS)
 STRANGER = numbered_identity(99)
 
 

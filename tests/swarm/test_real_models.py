@@ -51,7 +51,7 @@ from tests.engine.random_serving import Asked, serve_alone
 from tests.engine.staged import load_stages, ranges, whole_engine
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import audited, preferred
-from tests.thoroughness import quick_first
+from tests.thoroughness import soak_rest
 
 ROOT: Final = Path(__file__).parents[2]
 FLAT: Final = CostCurve(((1, 0.06), (512, 0.07)))
@@ -353,7 +353,8 @@ PARTS_PROMPTS: Final = tuple(
 """Some share a prefix of more than a page of tokens."""
 
 
-@pytest.mark.parametrize("cut", quick_first([(3, 8), (2, 5, 8)]), ids=str)
+@pytest.mark.thorough
+@pytest.mark.parametrize("cut", soak_rest([(3, 8), (2, 5, 8)]), ids=str)
 def test_texts_of_a_model_in_parts_are_those_of_the_whole_model(cut: tuple[int, ...]) -> None:
     target = zoo.location("target")
     codec, whole = codec_of(target), whole_engine(target, pool_tokens=PARTS_POOL_TOKENS)

@@ -1,7 +1,6 @@
 """Tests of verifiers that stall, are slow, or do not exist."""
 
 import asyncio
-import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,15 +16,13 @@ from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.records import Role
-from cosine_protocol.request import Sampling
 from cosine_protocol.verify import VERIFY, Commit, Open, Opened, PassStats
 from tests.scenes import in_virtual_time
-from tests.swarm.reference import in_a_swarm, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import greedy_text, in_a_swarm, target_engine
 from tests.thoroughness import quick_first
 
 TOKENS: Final = 40
-PROMPT: Final = prompt_of(random.Random("slow"))
-EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+PROMPT, EXPECTED = greedy_text("slow", TOKENS)
 HOUR_US: Final = 3_600_000_000
 TRICKLE_S: Final = 3.5
 LIAR: Final = numbered_identity(9100)

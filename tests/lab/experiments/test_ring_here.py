@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,12 @@ from cosine_lab.experiments.ring_here import (
     TOGETHER,
     WHOLE,
     RingHereOptions,
-    findings_of,
     in_virtual_time,
     run_ring_here,
     waits_of,
 )
 from cosine_node.demo.race import RacedWay
 from tests.lab.experiments.quick import silent
-from tests.lab.experiments.test_here import row
 
 
 def run_of(*gaps_s: float, drafted: int = 0) -> TimedRun:
@@ -43,23 +40,6 @@ def test_a_token_waits_for_the_one_before_or_a_traversal_or_a_part_of_it() -> No
     assert found["waits"][RacedWay.COSINE.value] == {WHOLE: 2, TOGETHER: 3, PARTLY: 1}
     assert found["waits"][RacedWay.PLAIN.value] == {WHOLE: 3}
     assert found["drafted_per_token"][RacedWay.COSINE.value] == 10.0
-
-
-def test_the_first_texts_of_a_client_and_the_slowest_one_are_told_apart() -> None:
-    def text(number: int, ratio: float) -> dict[str, Any]:
-        more = {
-            "waits": {way.value: {WHOLE: 1, TOGETHER: 3} for way in RacedWay},
-            "drafted_per_token": {way.value: 12.0 for way in RacedWay},
-        }
-        return {**row(ratio, rtt_ms=60.0), "prompt": number, **more}
-
-    found = findings_of([text(number, ratio) for number, ratio in enumerate((0.9, 1.0, 1.1, 2.0, 3.0, 4.0))], 0)
-    [_, ours] = found["ways"]
-    assert (ours["first_texts"], ours["later_texts"], ours["least"]) == (1.0, 3.0, 0.9)
-    assert found["waits"][1] == {
-        "emulated_rtt_ms": 60.0, "temperature": 0.0, "way": "cosine", TOGETHER: 0.75, PARTLY: 0.0, WHOLE: 0.25,
-    }  # fmt: skip
-    assert (found["mismatches"], found["compared"]) == (0, 6)
 
 
 @pytest.mark.soak
