@@ -107,7 +107,7 @@ class StageChain:
                 raise
             witness = None if self._checks is None else self._checks.begin(links)
             self.engine.go_on(links, witness)
-        self.pace.replace_stages(self._finder.curves(self._curve), token_s=self._finder.token_s)
+        self.pace.replace_stages(self._finder.curves(self._curve))
 
     def doubt(self) -> bool:
         """Leave the chain as its last stage returned a row without tokens; False if there is no other."""

@@ -60,9 +60,8 @@ class ChainPace:
         self._gap = 1.0
         """The time between answers, in units of the slowest stage's time, while passes follow each other."""
 
-    def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
+    def replace_stages(self, curves: Sequence[CostCurve]) -> None:
         self._curves = curves
-        self._token_s = token_s
         self._ways.clear()
         self._waited_s.clear()
         self._ended_s, self._gap = math.inf, 1.0
