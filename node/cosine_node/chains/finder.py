@@ -132,7 +132,7 @@ class ChainFinder:
                     busy[error.peer_id] = error.retry_after_s
                 self._note_lost(error)
                 continue
-            self.known.numerics, self.known.pool_tokens = plan.numerics, plan.pool_tokens
+            self.known.settle(plan.numerics, plan.pool_tokens)
             self._use(links, found)
             return links
 

@@ -88,6 +88,10 @@ class KnownStages:
         self._rtts_s = {peer_id: rtt_s for peer_id, rtt_s in self._rtts_s.items() if peer_id in present}
         self._failed = {peer_id: failed for peer_id, failed in self._failed.items() if peer_id in present}
 
+    def settle(self, numerics: str, pool_tokens: int) -> None:
+        """Keep to the numerics and pool size of a chain from now on."""
+        self.numerics, self.pool_tokens = numerics, pool_tokens
+
     def note_rtts(self, rtts_s: Mapping[str, float]) -> None:
         """Record round-trip times between the head and stages."""
         self._rtts_s |= rtts_s

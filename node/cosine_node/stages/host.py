@@ -1,4 +1,9 @@
-"""A part of a model at a stage, the engine of one chain's sequences over it, and the slots of several chains."""
+"""A part of a model at a stage, the engine of one chain's sequences over it, and the slots of several chains.
+
+`load_part` reads the tensors of some layers. `StageModel` runs passes over them and has one KV pool, whose slots
+`StageHost` divides between chains in disjoint ranges. Each chain has a `StageEngine` with pages and trees of its
+own, equal to those of its head; activations enter and leave it as tensors, and its `HostedChain` as bytes.
+"""
 
 import json
 import re

@@ -1,4 +1,9 @@
-"""Choice, loading and measurement of the layers that a node holds as a stage."""
+"""Choice, loading and measurement of the layers that a node holds as a stage.
+
+The sizes of a part follow from the configuration alone (`part_sizes`), so that layers are chosen, and options that
+do not fit are refused, before any weight is fetched or read (`StageDraft`). The loaded part is tested like a whole
+model and measured with invented activations.
+"""
 
 import math
 import time

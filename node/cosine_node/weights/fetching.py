@@ -1,4 +1,9 @@
-"""Fetches tensors into a partial folder from several sources at once, and checks each piece."""
+"""Fetches tensors into a partial folder from several sources at once, and checks each piece.
+
+Each source has readers that take runs of missing pieces from a board (`pieces`), so that fast sources fetch more. A
+piece is checked with its digest, which any source may tell and the manifest's root proves. The hub has no digests:
+its tensors are read whole, and count once the root agrees. A source of wrong data is not asked again.
+"""
 
 import asyncio
 import hashlib
@@ -70,10 +75,7 @@ class FetchProgress:
 
 
 class WeightsFetch:
-    """Fetches the wanted rows of a manifest, and those that share their files.
-
-    A source of wrong data is not asked again. Fast sources fetch more pieces than slow ones.
-    """
+    """Fetches the wanted rows of a manifest, and those that share their files."""
 
     def __init__(
         self,
