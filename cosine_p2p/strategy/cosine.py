@@ -58,7 +58,7 @@ class TreeCuts:
 
 
 CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
-"""Bounds bytes on the client's link (`cosine_node.verifier.selection.MIN_PATH_PROBABILITY`)."""
+"""Bounds bytes on the client's link (`cosine_node.verifier.costs.MIN_PATH_PROBABILITY`)."""
 VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
 """Tuned on the split tune of the recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100,
 and at 20 ms as fast as 1000."""

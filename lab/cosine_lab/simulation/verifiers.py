@@ -6,9 +6,8 @@ from typing import Any
 
 from cosine_lab.rivals.paths import best_path
 from cosine_node.verifier.batch import NodeSelection
-from cosine_node.verifier.costs import PassCosts
+from cosine_node.verifier.costs import CandidateNode, PassCosts, candidate_nodes, most_probable_first
 from cosine_node.verifier.request import Verdict, VerifierRequest
-from cosine_node.verifier.selection import CandidateNode, candidate_nodes, most_probable_first
 from cosine_node.verifier.served_request import RequestStage
 from cosine_node.verifier.service import VerifierService
 from cosine_node.verifier.speculation import SpeculationAccount

@@ -18,10 +18,9 @@ from cosine_engine.base import Engine, OutOfPages, Row
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.runner import Pass, count_tokens
-from cosine_node.verifier.costs import PassCosts
+from cosine_node.verifier.costs import CandidateNode, PassCosts, candidate_nodes, most_probable_first
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
-from cosine_node.verifier.selection import CandidateNode, candidate_nodes, most_probable_first
 from cosine_node.verifier.served_request import ClientChannel, RequestStage, ServedRequest
 from cosine_p2p.fair_places import Turns
 from cosine_p2p.session.request_log import RequestLogger

@@ -1,4 +1,4 @@
-"""What passes cost, on one device or over stages, and which drafts are worth it.
+"""What passes cost, on one device or over stages, and which draft nodes are worth it. Pure.
 
 On a device one pass follows the other: the cost of each length is learned from real passes, a request is charged
 the time of its passes, and a node must pay for the time by which it lengthens a pass.
@@ -8,17 +8,20 @@ little about that, since it also waits and travels. Nodes are therefore charged 
 filled up to a length that hardly slows the stages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.verifier.request import VerifierRequest
-from cosine_node.verifier.selection import CandidateNode, most_probable_first
 from cosine_node.verifier.served_request import PassShare
 from cosine_node.verifier.speculation import is_planned
+from cosine_p2p.strategy.tree import LiveTree, TreeNode
 
+MIN_PATH_PROBABILITY: Final = 0.005
+"""Bounds the work of selection: a less likely node gains less than 1/200 of a token."""
 LONGEST_PASS: Final = 4.0
 """Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""
 MIN_BUDGET_TOKENS: Final = 16
@@ -32,6 +35,38 @@ LONGER_SHARE: Final = 0.02
 """Share of a traversal by which they may lengthen it at each stage up to `USUAL_NODES`: light stages take less time
 for a pass than its messages do, so that nodes would wait for many short passes."""
 USUAL_NODES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateNode:
+    """A node of the request with index `owner`, and the probability that its whole path is committed."""
+
+    owner: int
+    node: TreeNode
+    path_probability: float
+
+
+def candidate_nodes(
+    owner: int,
+    tree: LiveTree,
+    *,
+    max_depth: int,
+    min_path_probability: float = MIN_PATH_PROBABILITY,
+    fed: Container[TreeNode] = (),
+) -> list[CandidateNode]:
+    """Unfed nodes of a live tree with at least this path probability, at most `max_depth` deep, parents first."""
+    deepest = tree.position + max_depth
+    found = tree.path_probabilities(lambda node: node.draft_probability if node.position < deepest else None)
+    return [
+        CandidateNode(owner, node, probability)
+        for node, probability in found.items()
+        if probability >= min_path_probability and node not in fed
+    ]
+
+
+def most_probable_first(candidates: Sequence[CandidateNode]) -> list[CandidateNode]:
+    """Candidates by descending path probability; a parent always comes before its children."""
+    return sorted(candidates, key=lambda candidate: (-candidate.path_probability, candidate.node.position))
 
 
 def pass_chunk_tokens(curve: CostCurve) -> int:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from cosine_engine.base import Engine, OutOfPages, Row, TargetActivations
 from cosine_engine.constraints.grammars import guide_of
@@ -20,19 +20,9 @@ from cosine_protocol.draft import MAX_TREE_DEPTH, MAX_WINDOW_NODES
 from cosine_protocol.verify import HOME_AUTHOR
 
 LOG = logging.getLogger(__name__)
-
-
-class Extent(NamedTuple):
-    """The most levels of a tree, and the rarest path that is drafted, one in `rarity`."""
-
-    levels: int
-    rarity: int
-
-
-BESIDE: Final = Extent(MAX_LEVELS, USUAL_RARITY)
-"""Trees for which the target waits."""
-AHEAD: Final = Extent(MAX_TREE_DEPTH - 1, 200)
-"""Trees that grow while passes over stages are under way; less likely nodes are not fed (`selection`)."""
+AHEAD_LEVELS: Final = MAX_TREE_DEPTH - 1
+AHEAD_RARITY: Final = 200
+"""Trees that grow while passes over stages are under way; less likely nodes are not fed (`costs`)."""
 RATE_WEIGHT: Final = 0.02
 """Weight of the last token in the drafter's rates, which average about fifty tokens."""
 OWN_RATE_WEIGHT: Final = 0.1
@@ -126,7 +116,7 @@ class HomeDrafter:
         joining = [requests[index] for index in plan.joining]
         for request in joining:
             if request not in self._texts:
-                self._texts[request] = self._begin(request, BESIDE)
+                self._texts[request] = self._begin(request, levels=MAX_LEVELS, rarity=USUAL_RARITY)
         levels, most_levels = 0, min(prospects[index].max_levels for index in plan.joining)
         while levels < most_levels and await self._pass(joining):
             levels += 1
@@ -148,7 +138,7 @@ class HomeDrafter:
         for request in joining:
             self._advance(request)
             if request not in self._texts:
-                self._texts[request] = self._begin(request, AHEAD)
+                self._texts[request] = self._begin(request, levels=AHEAD_LEVELS, rarity=AHEAD_RARITY)
                 request.is_drafted_ahead = True
         return await self._pass(joining)
 
@@ -167,8 +157,8 @@ class HomeDrafter:
         longer_s = target_curve.seconds(fed_tokens + len(joining)) - target_curve.seconds(fed_tokens)
         return tokens > plan.tokens_per_s * (drafting_s + longer_s)
 
-    def _begin(self, request: VerifierRequest, extent: Extent) -> HomeText:
-        """A new `HomeText` for a request, whose tree has this extent."""
+    def _begin(self, request: VerifierRequest, *, levels: int, rarity: int) -> HomeText:
+        """A new text, whose tree has at most `levels` levels and no path rarer than one in `rarity`."""
         asked = request.request
         prompt, counts = asked.prompt[self._first_token :], DrafterCounts()
         tree = DraftTree(
@@ -181,7 +171,7 @@ class HomeDrafter:
             rereads=self._target is not None,
             guide=None if self._target is not None else guide_of(self._engine.grammars, asked.sampling),
         )
-        tree.assign(Branch(tree.digest, extent.levels, self._width, MAX_WINDOW_NODES, extent.rarity))
+        tree.assign(Branch(tree.digest, levels, self._width, MAX_WINDOW_NODES, rarity))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(prompt))
         return HomeText(tree, counts, sequence, self._first_rates())
 
@@ -239,7 +229,7 @@ class HomeDrafter:
         """True for a text that the drafter can read, and continue within its context."""
         known_tokens = len(request.request.prompt) + len(request.output)
         is_long_enough = len(request.request.prompt) > self._first_token
-        return is_long_enough and known_tokens + AHEAD.levels <= self._engine.context_tokens
+        return is_long_enough and known_tokens + AHEAD_LEVELS <= self._engine.context_tokens
 
     def _rows(self, requests: Sequence[VerifierRequest]) -> list[tuple[VerifierRequest, HomeText, Row]]:
         """The rows of the next pass, with pages reserved for each."""

@@ -1,7 +1,7 @@
 """The schedule of the next pass: the requests that decode, and the prompt tokens that are fed. Pure.
 
 Decoding requests need one token each and go first; prompts are fed in chunks beside them (chunked prefill:
-Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`selection`).
+Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`costs`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.verifier.audited_stream import AuditedStream, Nobody
 from cosine_node.verifier.batch import PassBatch
-from cosine_node.verifier.costs import PassCosts
-from cosine_node.verifier.selection import CandidateNode, candidate_nodes
+from cosine_node.verifier.costs import CandidateNode, PassCosts, candidate_nodes
 from cosine_node.verifier.served_request import RequestStage
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.draft import BASE, Node
