@@ -1,7 +1,5 @@
 """A drafter whose words llama.cpp's server writes: they are accepted, and its faults cost drafts alone."""
 
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ from cosine_p2p.request.results import Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node, free_port, run
 from tests.e2e.reference import PROMPT, encoded, greedy
+from tests.llama_server import LlamaServer
 
 pytestmark = [
     pytest.mark.network,
@@ -29,32 +28,6 @@ ONE: Final = ("--threads", "1", "--network", NETWORK)
 NEW_TOKENS: Final = 48
 SLOW: Final = "60/6@0"
 """Drafts pay surely at a verifier of this pace."""
-SERVER: Final = """
-import sys, threading, xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path, params.port, params.n_ctx, params.n_parallel = sys.argv[1], int(sys.argv[2]), 2048, 2
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-server = xllamacpp.Server(params)
-print(server.listening_address, flush=True)
-threading.Event().wait()
-"""
-
-
-class LlamaServer:
-    """Runs llama.cpp's server in a process, since it may be killed."""
-
-    def __init__(self, file: Path, port: int) -> None:
-        with file.with_suffix(".log").open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", SERVER, str(file), str(port)], stdout=subprocess.PIPE, stderr=log
-            )
-        assert self._process.stdout is not None
-        while not (line := self._process.stdout.readline()).startswith(b"http"):
-            assert line or self._process.poll() is None, file.with_suffix(".log").read_text()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def joining(port: int, *more: str) -> tuple[str, ...]:
@@ -73,7 +46,7 @@ def test_one_that_is_not_there_is_refused_in_a_sentence() -> None:
 def test_a_server_drafts_and_its_faults_cost_no_text(swarm: Swarm, tmp_path: Path) -> None:
     file, port = tmp_path / "target.gguf", free_port()
     write_gguf(zoo.folder("target"), file, weights="Q8_0")
-    server = LlamaServer(file, port)
+    server = LlamaServer(file, port=port)
     verifier = Node.start(
         "slow",
         ("join", "--role", "verifier", "--model", "zoo:target", "--dtype", "float32", *ONE, "--emulate", SLOW),
@@ -95,7 +68,7 @@ def test_a_server_drafts_and_its_faults_cost_no_text(swarm: Swarm, tmp_path: Pat
             server.close()
             assert generate().swarm.accepted == 0
             drafter.wait_said("does not draft now")
-            server = LlamaServer(file, port)
+            server = LlamaServer(file, port=port)
             until_s = time.monotonic() + 60
             while not generate().swarm.accepted:
                 assert time.monotonic() < until_s

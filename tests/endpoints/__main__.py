@@ -26,7 +26,7 @@ from cosine_node.endpoint_audit.asking import AskedEndpoint, EndpointAnswer
 from cosine_node.endpoint_audit.examination import ReadAnswers, questions_of, read_answers
 from cosine_protocol.numerics import DETERMINISTIC
 from tests.e2e.nodes import Node, free_port, own_home
-from tests.e2e.test_text_server import LlamaServer
+from tests.llama_server import LlamaServer
 
 SMOL: Final = "zoo:smol-target"
 GEMMA: Final = Path(sys.prefix) / "share" / "gemma-3-270m-q4_k_m.gguf"
@@ -56,9 +56,8 @@ def gateway(model: str | Path, folder: Path, *options: str) -> Iterator[str]:
 
 @contextmanager
 def llama(file: Path) -> Iterator[str]:
-    port = free_port()
-    with closing(LlamaServer(file, port)):
-        yield f"http://127.0.0.1:{port}/v1"
+    with closing(LlamaServer(file, port=free_port())) as server:
+        yield f"{server.url}/v1"
 
 
 def trained(folder: Path, steps: int) -> Path:
@@ -103,18 +102,12 @@ ENDPOINTS: Final = {
     "q8_0": lambda folder: gateway(requantised(folder, "Q8_0"), folder, *ONE),
     "q4_0": lambda folder: gateway(requantised(folder, "Q4_0"), folder, *ONE),
     "shipped": lambda folder: gateway(SMOL, folder, *ONE),
-    "llama": lambda folder: llama(linked(zoo.location("smol-target"), folder)),
+    "llama": lambda folder: llama(zoo.location("smol-target")),
     "fine-tuned": lambda folder: gateway(trained(folder / "tuned", STEPS), folder, "--dtype", "float32", *ONE),
     # Its file has no chat template; llama.cpp takes another one.
-    "gemma": lambda folder: llama(linked(GEMMA, folder)),
+    "gemma": lambda folder: llama(GEMMA),
     "embedded": lambda folder: gateway("zoo:target", folder, *ONE),
 }
-
-
-def linked(file: Path, folder: Path) -> Path:
-    """A link to a file, beside which its server's log is written."""
-    (folder / file.name).symlink_to(file)
-    return folder / file.name
 
 
 def record(name: str, folder: Path, seed: int) -> None:

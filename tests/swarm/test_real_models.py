@@ -3,12 +3,10 @@
 import asyncio
 import json
 import random
-import subprocess
 import sys
-import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -49,6 +47,7 @@ from tests.engine.loaded import llama_file_engine, torch_engine
 from tests.engine.local_chain import LocalLinks
 from tests.engine.random_serving import Asked, serve_alone
 from tests.engine.staged import load_stages, ranges, whole_engine
+from tests.llama_server import LlamaServer
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import audited, preferred
 from tests.thoroughness import soak_rest
@@ -143,7 +142,7 @@ ASKED: Final = ("Who wrote Hamlet?", "What is 17 * 3?", "Name three rivers.", "S
 class Transformers:
     """Reference texts of transformers. `tokens_of` encodes the prompts of a GGUF file."""
 
-    def __init__(self, path: Path, *, eos: Sequence[int], tokens_of: "LlamaServer | None" = None) -> None:
+    def __init__(self, path: Path, *, eos: Sequence[int], tokens_of: "LlamaReference | None" = None) -> None:
         place = {"gguf_file": path.name} if path.is_file() else {}
         folder = path.parent if path.is_file() else path
         self._eos = list(eos) or None
@@ -169,21 +168,8 @@ class Transformers:
         return found
 
 
-SERVER: Final = """
-import sys, xllamacpp
-options = xllamacpp.CommonParams()
-options.model.path, options.n_ctx, options.n_parallel, options.use_jinja = sys.argv[1], 2048, 1, True
-options.warmup, options.cpuparams.n_threads = False, 1
-if sys.argv[2] == "float32":
-    options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-server = xllamacpp.Server(options)
-print("AT", server.listening_address, flush=True)
-sys.stdin.read()
-"""
-
-
 @dataclass(frozen=True, slots=True)
-class LlamaServer:
+class LlamaReference:
     """Reference texts of llama.cpp's server, over HTTP."""
 
     url: str
@@ -209,19 +195,13 @@ class LlamaServer:
 @contextmanager
 def reference_of(
     path: Path, engine: str, *, eos: Sequence[int], is_float32: bool
-) -> Iterator[Transformers | LlamaServer]:
+) -> Iterator[Transformers | LlamaReference]:
     if not path.is_file():
         yield Transformers(path, eos=eos)
         return
-    words = [sys.executable, "-c", SERVER, str(path), "float32" if is_float32 else "as it is"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with tempfile.TemporaryFile() as log, subprocess.Popen(words, stderr=log, **pipes) as process:
-        try:
-            assert process.stdout is not None
-            server = LlamaServer(next(line.split()[1] for line in process.stdout if line.startswith("AT ")))
-            yield server if engine == "llama" else Transformers(path, eos=eos, tokens_of=server)
-        finally:
-            process.kill()
+    with closing(LlamaServer(path, requests=1, is_float32=is_float32)) as server:
+        asked = LlamaReference(server.url)
+        yield asked if engine == "llama" else Transformers(path, eos=eos, tokens_of=asked)
 
 
 def in_float32(file: Path, out: Path) -> Path:

@@ -9,7 +9,6 @@ import pytest
 from cosine_engine.llama.library import is_installed
 from cosine_lab.experiments import engines
 from cosine_lab.experiments.engines import PASS_TOKENS, VLLM_PYTHON
-from tests.lab.experiments.quick import silent
 from tests.lab.experiments.test_published import published
 
 ENGINES = (
@@ -26,7 +25,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("llama.cpp is not installed.")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(VLLM_PYTHON, str(tmp_path_factory.mktemp("vllm") / "python"))
-        return engines.run(replace(engines.EnginesOptions.quick(), engines=ENGINES), say=silent)
+        return engines.run(replace(engines.EnginesOptions.quick(), engines=ENGINES), say=lambda _: None)
 
 
 @pytest.mark.thorough

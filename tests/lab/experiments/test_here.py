@@ -8,7 +8,6 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.here import HERE, HereOptions, findings_of, measure, questions_of, sentences
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.demo.race import RacedWay
-from tests.lab.experiments.quick import silent
 
 
 def row(ratio: float, *, rtt_ms: float = 0.0, is_identical: bool = True) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path)
         async with SimulatedSwarm() as swarm:
             await swarm.verifier()
             await swarm.drafter()
-            rows = measure(await swarm.client(), HERE, questions_of(options), options, say=silent)
+            rows = measure(await swarm.client(), HERE, questions_of(options), options, say=lambda _: None)
             return [found async for found in rows]
 
     rows = run_virtual(measured())

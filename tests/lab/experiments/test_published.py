@@ -51,11 +51,22 @@ def test_what_the_clock_says(findings_of: Callable[[Sequence[dict[str, Any]], in
     assert {verifier["emulated"].partition("@")[0] for verifier in file["setup"]["verifiers"]} == {""}
 
 
-@pytest.mark.parametrize("part", ["against_best_other", "at_other_profiles", "on_real_text"])
-def test_distances_to_the_best_other_follow_from_the_rows(part: str) -> None:
-    file = published("rtt")
-    again = rtt.findings_of(file["rows"], main_rtt_ms=file["setup"]["main_rtt_ms"], seed=file["setup"]["seed"])
-    for found, told in zip(again[part], file["findings"][part], strict=True):
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        *(("rtt", part) for part in ("against_best_other", "at_other_profiles", "on_real_text")),
+        *(("ring", part) for part in ("against", "limits")),
+    ],
+)
+def test_findings_follow_from_the_rows(name: str, part: str) -> None:
+    file = published(name)
+    setup, findings = file["setup"], file["findings"]
+    if name == "rtt":
+        again = rtt.findings_of(file["rows"], main_rtt_ms=setup["main_rtt_ms"], seed=setup["seed"])
+    else:
+        coverage = {row["temperature"]: row for row in findings["coverage"]}
+        again = ring.findings_of(file["rows"], coverage, seed=setup["seed"])
+    for found, told in zip(again[part], findings[part], strict=True):
         # The file has rounded rows.
         assert told == {
             name: value if isinstance(value, str | None) else pytest.approx(value, rel=1e-4, abs=1e-5)

@@ -17,7 +17,6 @@ from cosine_lab.experiments.ring_here import (
     waits_of,
 )
 from cosine_node.demo.race import RacedWay
-from tests.lab.experiments.quick import silent
 
 
 def run_of(*gaps_s: float, drafted: int = 0) -> TimedRun:
@@ -48,7 +47,7 @@ def test_a_ring_is_started_and_measured_by_the_clock_and_in_virtual_time() -> No
     options = RingHereOptions(
         family=Family.TOY, rtts_ms=(20.0,), temperatures=(0.0,), prompts=1, tokens=16, stages=2, device="15/6",
     )  # fmt: skip
-    result = asyncio.run(run_ring_here(options, rows=[], say=silent))
+    result = asyncio.run(run_ring_here(options, rows=[], say=lambda _: None))
     [only] = result["rows"]
     assert only["is_identical"] and sum(only["waits"][RacedWay.PLAIN.value].values()) == 15
     assert result["setup"]["target"] == "zoo:target"

@@ -1,9 +1,13 @@
-"""The sweep in its smallest form: its contents, and the findings on its rows."""
+"""Sweeps in virtual time: what is compared, and that every way writes the target's text."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import get_type_hints
 
 import pytest
 
+from cosine_lab.experiments import ring
 from cosine_lab.experiments.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
 from cosine_lab.experiments.rtt import (
     ALONE,
@@ -14,7 +18,6 @@ from cosine_lab.experiments.rtt import (
     planned,
 )
 from cosine_lab.experiments.tuning import TuningPlace
-from tests.lab.experiments.quick import quick_result
 
 
 def tuned(options: RttOptions) -> Mapping[tuple[str, TuningPlace], OptionValues]:
@@ -43,11 +46,20 @@ def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> No
     assert plans[ALONE].cell.scenario["max_drafters"] == 0
 
 
-@pytest.mark.soak
-def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target() -> None:
-    result = quick_result("rtt")
-    rows = [row for row in result["rows"] if row["part"] == "sweep"]
-    named = ["plain", "cosine", REMOTE, ALONE, "speculative", f"speculative{BESIDE}"]
-    assert [row["strategy"] for row in rows] == named
+WAYS = {
+    "ring": ["plain", *ring.RIVALS, "cosine", *ring.OBJECTIONS],
+    "rtt": ["plain", "cosine", REMOTE, ALONE, "speculative", f"speculative{BESIDE}"],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("ring", marks=pytest.mark.thorough), pytest.param("rtt", marks=pytest.mark.soak)]
+)
+def test_every_way_writes_the_targets_text(name: str) -> None:
+    """In the smallest form of a sweep."""
+    run = import_module(f"cosine_lab.experiments.{name}").run
+    options = get_type_hints(run)["options"].quick()
+    result = run(replace(options, processes=1), say=lambda _: None)
+    swept = [row for row in result["rows"] if row.get("part", "sweep") == "sweep"]
+    assert [row.get("way", row.get("strategy")) for row in swept] == WAYS[name]
     assert all(row["mismatches"] == row["violations"] == 0 for row in result["rows"])
-    assert (rows[0]["speedup"], rows[0]["interval"]) == (1.0, [1.0, 1.0])
