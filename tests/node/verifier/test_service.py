@@ -13,6 +13,7 @@ from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
+from cosine_node.verifier.intake import MOST_COMPILED
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol.audit import AUDIT
 from cosine_protocol.codec import Message
@@ -21,7 +22,7 @@ from cosine_protocol.draft import BASE, Node, NodeBlock
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import decode_body
 from cosine_protocol.identity import open_signed, verify
-from cosine_protocol.request import Request
+from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling
 from cosine_protocol.stream import Account, Error, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
 from cosine_protocol.verify import VERIFY, Cancel, Commit, Open, Opened, Pacing, Transcript, Tree
@@ -396,3 +397,46 @@ async def test_wrong_drafts_of_one_client_do_not_slow_the_others(bench: Bench, c
     plain_s = 60 * STEEP_AT_THREE.seconds(2)
     assert asyncio.get_running_loop().time() - began_s < 1.1 * plain_s
     await sending
+
+
+class SlowGrammars:
+    """Constraints that are all found to be wrong once `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    def fault(self, constraint: Constraint) -> str | None:
+        return "it is wrong" if self.go_on.is_set() else None
+
+    async def prepare(self, constraint: Constraint) -> None:
+        await self.go_on.wait()
+
+
+class ConstrainedEngine(ScriptedEngine):
+    """A scripted engine that would apply these constraints."""
+
+    def __init__(self, grammars: Any) -> None:
+        super().__init__()
+        self.grammars = grammars
+
+
+SLOW_GRAMMARS = SlowGrammars()
+
+
+@played(play, ConstrainedEngine(SLOW_GRAMMARS))
+async def test_constraints_that_are_compiled_are_bounded_and_each_opening_is_answered_once(
+    bench: Bench, caller: Caller
+) -> None:
+    other, sampling = await bench.caller(), Sampling(constraint=Constraint(ConstraintKind.REGEX, "a", (0,)))
+
+    def asked(by: Caller, number: int) -> Open:
+        return opening(request_of(by.peer_id, sampling=sampling, eos=(0,)), number=number)
+
+    caller.post(*(asked(caller, number) for number in range(1, MOST_COMPILED + 1)))
+    assert (await refusal(caller, asked(caller, 3), number=3)).code == ErrorCode.MALFORMED
+    assert (await refusal(other, asked(other, 3), number=3)).code == ErrorCode.OVERLOADED
+    assert (await refusal(caller, Cancel(2), number=2)).code == ErrorCode.OVERLOADED
+    SLOW_GRAMMARS.go_on.set()
+    told = [heard for heard in await caller.hear_for(0.5) if isinstance(heard, Error)]
+    assert {error.code for error in told} == {ErrorCode.BAD_CONSTRAINT}
+    assert [error.number for error in told] == [1, *range(3, MOST_COMPILED + 1)]
