@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine, scripted_logits
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm, numbered_identity
 from cosine_protocol.errors import GenerationFailed
@@ -22,6 +22,7 @@ from tests.scenes import in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, audited, plain_stream, prompt_of, slower, target_engine
 from tests.thoroughness import quick_first, quick_rows
 
+TEXTS: Final = 12
 TOKENS: Final = 40
 """With one transcript within the text, and one at the end."""
 FAST: Final = slower(0.5)
@@ -30,39 +31,28 @@ HONEST_NUMBERS: Final = 60_000
 ONE_RANGE: Final = "/ip4/6.7.8.9/tcp/4001"
 
 
-class PatientLiar(ScriptedEngine):
-    """An engine that is correct in its first `right_texts` texts, and then uses another model."""
+class LyingVerifier(ScriptedEngine):
+    """An engine that uses another model."""
 
-    def __init__(self, *, right_texts: int = 0, numerics: str | None = None, context_tokens: int = 4096) -> None:
-        super().__init__(vocab_tokens=VOCAB_TOKENS, context_tokens=context_tokens)
-        self._left = right_texts
+    def __init__(self, *, numerics: str | None = None, context_tokens: int = 4096) -> None:
+        super().__init__(vocab_tokens=VOCAB_TOKENS, context_tokens=context_tokens, model_seed=99)
         if numerics is not None:
             self.numerics = numerics
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        self._left -= 1
-        return super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
-
-    def logits_after(self, tail: Any) -> Logits:
-        if self._left >= 0:
-            return super().logits_after(tail)
-        return scripted_logits(model_seed=99, vocab_tokens=VOCAB_TOKENS, tail=tuple(tail)[-3:])
-
 
 LIARS: Final[dict[str, Callable[[], ScriptedEngine]]] = {
-    "numerics that nobody else has": lambda: PatientLiar(numerics="scripted/own"),
-    "a longer context": lambda: PatientLiar(context_tokens=100_000),
-    "a new key after each conviction": PatientLiar,
+    "numerics that nobody else has": lambda: LyingVerifier(numerics="scripted/own"),
+    "a longer context": lambda: LyingVerifier(context_tokens=100_000),
+    "a new key after each conviction": LyingVerifier,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The wrong and refused texts of one client, the keys that liars used, and the convicted."""
+    """The wrong and refused texts of one client, and the convicted."""
 
     wrong: int
     refused: int
-    keys: int
     honest_convicted: int
     liars_convicted: int
 
@@ -72,8 +62,7 @@ async def outcome(
     *,
     honest: int,
     liars: int,
-    texts: int = 12,
-    make_liar: Callable[[], ScriptedEngine] = PatientLiar,
+    make_liar: Callable[[], ScriptedEngine] = LyingVerifier,
     in_one_range: bool = False,
     over_one_stage: bool = False,
     seed: int = 0,
@@ -108,7 +97,7 @@ async def outcome(
             await add_liar()
         client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=audit)
         rng, wrong, refused = random.Random(seed), 0, 0
-        for number in range(texts):
+        for number in range(TEXTS):
             prompt = prompt_of(rng)
             try:
                 done = await audited(client, prompt, max_new_tokens=TOKENS, seed=number)
@@ -123,8 +112,7 @@ async def outcome(
                 await present.pop(peer_id).kill()
                 await add_liar()
         lying = len(client.convicted - right)
-        used = next(keys) - LIAR_NUMBERS
-        return Outcome(wrong, refused, used, len(client.convicted) - lying, lying)
+        return Outcome(wrong, refused, len(client.convicted) - lying, lying)
 
 
 @pytest.fixture(autouse=True)
@@ -143,12 +131,6 @@ def test_no_minority_of_auditors_shields_a_liar_or_convicts_an_honest_one(sides:
     honest, liars = sides
     found = outcome(honest=honest, liars=liars, audit=0.25)
     assert found.wrong <= 2 and not found.refused and not found.honest_convicted
-
-
-@pytest.mark.parametrize("right_texts", quick_first([5, 20], 0, checked=1))
-def test_a_liar_that_waits_gets_through_less_than_it_has_worked_for(right_texts: int) -> None:
-    found = outcome(honest=4, liars=1, texts=90, make_liar=lambda: PatientLiar(right_texts=right_texts), audit=0.05)
-    assert found.wrong <= max(2, found.keys * right_texts / 2)
 
 
 @pytest.mark.parametrize("seed", quick_first(range(4)))
