@@ -62,12 +62,15 @@ HELD: Final = _held()
 DIGEST: Final = HELD.content_digest
 
 
-async def _file(file: Path, start: int, size_bytes: int) -> bytes:
-    return (SMALL if file.name == "a" else LARGE)[start : start + size_bytes]
+class ScriptedService(WeightsService):
+    """Serves tensors without files."""
+
+    async def _read(self, file: Path, start: int, size_bytes: int) -> bytes:
+        return (SMALL if file.name == "a" else LARGE)[start : start + size_bytes]
 
 
 async def _serve(data: bytes) -> None:
-    service = WeightsService(HELD, read=_file)
+    service = ScriptedService(HELD)
 
     def mend(message: Any, stream: HostileStream) -> Any:
         del stream

@@ -17,7 +17,7 @@ from cosine_engine.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.joining import Entrance, JoinedNetwork
 from cosine_node.weights.fetching import FetchProgress
 from cosine_node.weights.service import WeightsService
-from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
+from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import UsageError
@@ -72,7 +72,7 @@ class FetchedModel:
 
         def tell(progress: FetchProgress) -> None:
             nonlocal told
-            said = said_of(progress)
+            said = str(progress)
             event = "waiting_for_weights" if progress.lacking else "gathered"
             fields = {"bytes": progress.fetched_bytes, "of_bytes": progress.wanted_bytes, "said": said}
             if said != told:

@@ -8,7 +8,6 @@ its tensors are read whole, and count once the root agrees. A source of wrong da
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -73,6 +72,14 @@ class FetchProgress:
     sources: int
     lacking: str = ""
 
+    def __str__(self) -> str:
+        if self.lacking:
+            return self.lacking
+        mib = 1 << 20
+        fetched, wanted = self.fetched_bytes / mib, self.wanted_bytes / mib
+        sources = "one source" if self.sources == 1 else f"{self.sources} sources"
+        return f"{fetched:,.0f} of {wanted:,.0f} MiB are here, read from {sources}."
+
 
 class WeightsFetch:
     """Fetches the wanted rows of a manifest, and those that share their files."""
@@ -84,14 +91,12 @@ class WeightsFetch:
         *,
         what: str,
         tell: Callable[[FetchProgress], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`what` describes the rows in sentences."""
         self._folder = folder
         self._manifest = folder.manifest
         self._what = what
         self._tell = tell
-        self._clock = clock
         self._files = [file for file in folder.files_of(wanted) if not folder.is_whole(file)]
         self._rows = sorted(row for file in self._files for row in file.starts)
         self._found: dict[int, list[bytes]] = {}
@@ -117,7 +122,7 @@ class WeightsFetch:
         try:
             while not self._board.is_done:
                 for place in await find():
-                    is_resting = self._clock() < (self._resting.get(place.name) or 0.0)
+                    is_resting = asyncio.get_running_loop().time() < (self._resting.get(place.name) or 0.0)
                     if place.name not in drawing and place.name not in self._banned and not is_resting:
                         drawing[place.name] = asyncio.ensure_future(self._draw(place))
                 await asyncio.wait(
@@ -193,7 +198,7 @@ class WeightsFetch:
         except (PeerLost, PeerError) as error:
             LOG.info("%s gives no weights now: %s", place.name, error)
             rest_s = error.retry_after_s if error.retry_after_s is not None else REST_S
-            self._resting.note(place.name, self._clock() + rest_s)
+            self._resting.note(place.name, asyncio.get_running_loop().time() + rest_s)
         finally:
             self._open.pop(place.name, None)
 

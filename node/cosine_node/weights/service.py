@@ -1,9 +1,7 @@
 """Serves `/cosine/weights/1.0.0`: the manifest, files and tensors of this node's target."""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +15,6 @@ from cosine_protocol.fields import MAX_CHUNK_BYTES
 from cosine_protocol.stream import Error
 from cosine_protocol.weights import WEIGHTS, AskWeights, WeightBytes, WeightKind
 
-ReadFile = Callable[[Path, int, int], Awaitable[bytes]]
-"""Reads bytes of a file by offset and size. Raises `OSError`."""
 MAX_STREAMS: Final = 8
 """Bounds the send buffers, of `MAX_SENT_AHEAD_BYTES` each, to 10 MiB."""
 MAX_OF_PEER: Final = 2
@@ -35,24 +31,14 @@ RETRY_S: Final = 10.0
 class WeightsService:
     """Answers the questions of each stream in turn. The receiver checks all data."""
 
-    def __init__(
-        self,
-        held: HeldWeights,
-        *,
-        read: ReadFile | None = None,
-        budget: CallBudget | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`read` reads from a file, by default in a thread."""
+    def __init__(self, held: HeldWeights) -> None:
         self._held = held
-        self._read = read or _read
         self._digest = held.content_digest
         self._rows = held.manifest.tensors
         bits = "".join("1" if row.name in held.tensors else "0" for row in self._rows)
         width = -(-len(bits) // 8)
         self._bits = int(bits.ljust(8 * width, "0") or "0", 2).to_bytes(width)
-        self._budget = budget or CallBudget(peer_rate=PIECE_RATE, peer_burst=PIECE_BURST)
-        self._clock = clock
+        self._budget = CallBudget(peer_rate=PIECE_RATE, peer_burst=PIECE_BURST)
         self._reads = serving_budget()
         self._streams = Counter[str]()
 
@@ -68,7 +54,7 @@ class WeightsService:
                     async with asyncio.timeout(IDLE_S):
                         question = await channel.receive()
                     answer = await self._answer(question)
-                    await asyncio.sleep(self._budget.owe(peer_id, 1, now_s=self._clock()))
+                    await asyncio.sleep(self._budget.owe(peer_id, 1, now_s=asyncio.get_running_loop().time()))
                     async with asyncio.timeout(IDLE_S):
                         await channel.send(answer)
             except (PeerLost, TimeoutError):
@@ -117,11 +103,12 @@ class WeightsService:
                 whole = b"".join(tensor.digests)
         return len(whole), whole[offset : offset + MAX_CHUNK_BYTES]
 
+    async def _read(self, file: Path, start: int, size_bytes: int) -> bytes:
+        """Read bytes of a file in a thread. Raises `OSError`."""
 
-async def _read(file: Path, start: int, size_bytes: int) -> bytes:
-    def read() -> bytes:
-        with file.open("rb") as opened:
-            opened.seek(start)
-            return opened.read(size_bytes)
+        def read() -> bytes:
+            with file.open("rb") as opened:
+                opened.seek(start)
+                return opened.read(size_bytes)
 
-    return await asyncio.to_thread(read)
+        return await asyncio.to_thread(read)

@@ -155,12 +155,3 @@ async def _holders(directory: Directory, key: str) -> list[NodeRecord]:
         except CosineError as error:
             LOG.info("no %ss were looked up: %s", role, error)
     return found
-
-
-def said_of(progress: FetchProgress) -> str:
-    if progress.lacking:
-        return progress.lacking
-    mib = 1 << 20
-    fetched, wanted = progress.fetched_bytes / mib, progress.wanted_bytes / mib
-    sources = "one source" if progress.sources == 1 else f"{progress.sources} sources"
-    return f"{fetched:,.0f} of {wanted:,.0f} MiB are here, read from {sources}."

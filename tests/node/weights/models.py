@@ -80,9 +80,7 @@ class Nodes:
         return [SourcePlace(name, partial(opened, name)) for name in self.names]
 
     async def fetch(self, folder: PartialFolder, wanted: Collection[int]) -> None:
-        clock = asyncio.get_running_loop().time
-        fetch = WeightsFetch(folder, wanted, what="the model", tell=self._tell, clock=clock)
-        await fetch.run(self.find)
+        await WeightsFetch(folder, wanted, what="the model", tell=self._tell).run(self.find)
 
 
 @in_real_time

@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_node.weights import service
 from cosine_node.weights.service import IDLE_S, MAX_OF_PEER, MAX_STREAMS, WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.channel import Channel
-from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.fields import MAX_CHUNK_BYTES
@@ -100,18 +99,22 @@ def test_streams_of_all_and_of_one_peer_are_limited(known: HeldWeights, limit: i
 
 
 @asynccontextmanager
-async def client_of(known: HeldWeights, **options: Any) -> AsyncIterator[Channel]:
+async def client_of(known: HeldWeights) -> AsyncIterator[Channel]:
     """A stream to a service in virtual time."""
     network = MemoryNetwork()
-    service = WeightsService(known, clock=asyncio.get_running_loop().time, **options)
+    service = WeightsService(known)
     await network.join("server").serve(WEIGHTS, service.handle)
     async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
         yield channel
 
 
 @in_virtual_time
-async def test_a_peer_over_its_budget_is_answered_later(known: HeldWeights) -> None:
-    async with client_of(known, budget=CallBudget(peer_rate=10.0, peer_burst=5.0)) as channel:
+async def test_a_peer_over_its_budget_is_answered_later(
+    known: HeldWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PIECE_RATE": 10.0, "PIECE_BURST": 5.0}.items():
+        monkeypatch.setattr(service, name, value)
+    async with client_of(known) as channel:
         for _ in range(15):
             channel.post(question(known, WeightKind.MANIFEST))
         for _ in range(15):
