@@ -76,7 +76,7 @@ def load_llama(file: GgufFile, how: LoadOptions) -> LaneEngine:
             engine_of(pool_tokens=POOL_TOKENS), name=file.path.name, library="llama.cpp", is_exact=is_exact
         )
         engine = engine_of(pool_tokens=size, known=how.known, grammars=how.grammars)
-        # llama.cpp's memory is freed with the engine, which a learning drafter replaces.
+        # llama.cpp's memory is freed with the engine, which `--unload-after` drops.
         freeing = finalize(engine, on_error.pop_all().close)
         # At the end of the process the system frees it.
         freeing.atexit = False
