@@ -15,6 +15,7 @@ from torch import nn
 
 from cosine_engine.base import Engine
 from cosine_engine.blocks.held_linear import hold
+from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.gguf.file import GgufFile
 from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PagePool
@@ -61,7 +62,13 @@ _NUMBERS = count()
 
 
 def llama_engine(
-    model: Any = None, *, pool_tokens: int, weights: str = "F32", lanes: int = 64, pass_tokens: int = 63
+    model: Any = None,
+    *,
+    pool_tokens: int,
+    weights: str = "F32",
+    lanes: int = 64,
+    pass_tokens: int = 63,
+    grammars: Grammars | None = None,
 ) -> LaneEngine:
     """Return an engine of llama.cpp around a model of transformers, written as a file, or `tiny_llama`."""
     name = f"model-{next(_NUMBERS)}"
@@ -73,6 +80,7 @@ def llama_engine(
         vocab_tokens=loaded.vocab_tokens,
         context_tokens=file.context_tokens,
         numerics=f"gguf:{weights}+llama.cpp",
+        grammars=grammars,
     )
 
 

@@ -39,14 +39,14 @@ def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int)
     ]
 
 
-def whole_engine(source: Path | str, *, pool_tokens: int) -> TorchEngine:
+def whole_engine(source: Path | str, *, pool_tokens: int, grammars: Grammars | None = None) -> TorchEngine:
     """Return the engine of a whole model, with the decisions of `load_engine`."""
     # As in parts, the whole of a GGUF file keeps its blocks.
     model: Any = load_model(ModelFiles.in_folder(Path(source)), dtype=torch.float32, blocks=StoredBlocks.ALL)
     for weight in model.parameters():
         # Weights in a mapped file have another alignment, which affects the rounding of products.
         weight.data = weight.data.clone()
-    return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model))
+    return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model), grammars=grammars)
 
 
 def through(stages: Sequence[StageEngine], rows: Sequence[Row]) -> list[RowResult]:
@@ -68,6 +68,7 @@ class InStep:
         self.vocab_tokens = whole.vocab_tokens
         self.context_tokens = whole.context_tokens
         self.numerics = whole.numerics
+        self.grammars = whole.grammars
         self.tells_likelihoods = False
         self.passes = 0
         self.check()
@@ -87,17 +88,6 @@ class InStep:
     @property
     def cached_tokens(self) -> int:
         return self._whole.cached_tokens
-
-    @property
-    def grammars(self) -> Grammars | None:
-        return self._whole.grammars
-
-    @grammars.setter
-    def grammars(self, grammars: Grammars | None) -> None:
-        """The constraints of the whole engine and of the choosing stages."""
-        self._whole.grammars = grammars
-        for stage in self.stages:
-            stage.grammars = grammars if stage.model.layers.is_last else None
 
     def check(self) -> None:
         for stage in self.stages:
@@ -134,10 +124,15 @@ class InStep:
         return
 
 
-def in_step(source: Path | str, *cuts: Sequence[LayerRange], pool_tokens: int) -> InStep:
+def in_step(
+    source: Path | str, *cuts: Sequence[LayerRange], pool_tokens: int, grammars: Grammars | None = None
+) -> InStep:
     """Return a whole engine and a chain for each way to cut the model."""
     chains = [
-        [StageEngine(stage, PagePool(tokens=pool_tokens)) for stage in load_stages(source, cut, slots=pool_tokens)]
+        [
+            StageEngine(stage, PagePool(tokens=pool_tokens), grammars=grammars if stage.layers.is_last else None)
+            for stage in load_stages(source, cut, slots=pool_tokens)
+        ]
         for cut in cuts
     ]
-    return InStep(whole_engine(source, pool_tokens=pool_tokens), *chains)
+    return InStep(whole_engine(source, pool_tokens=pool_tokens, grammars=grammars), *chains)

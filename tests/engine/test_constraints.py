@@ -124,7 +124,6 @@ def check_speculation(
     tokens: int,
 ) -> None:
     """Check that a text with drafts equals the one without, and is valid if it ends."""
-    engine.grammars = GRAMMARS
     sampling = Sampling(temperature=temperature, seed=seed, constraint=constraint(SCHEMA, schema))
     asked = Asked([1, 2, 3], sampling, drafted_below=VOCAB_TOKENS)
     asked.expected = serve_alone(engine, asked, tokens)
@@ -140,7 +139,8 @@ def check_speculation(
 def test_a_text_that_ends_is_valid_and_that_of_plain_decoding_whatever_is_drafted(
     schema: str, seed: int, temperature: float
 ) -> None:
-    check_speculation(ScriptedEngine(vocab_tokens=VOCAB_TOKENS), schema, seed, temperature, tokens=300)
+    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS, grammars=GRAMMARS)
+    check_speculation(engine, schema, seed, temperature, tokens=300)
 
 
 def test_a_drafted_token_that_the_tokenizer_lacks_cannot_follow_and_ends_no_text() -> None:
@@ -151,16 +151,14 @@ def test_a_drafted_token_that_the_tokenizer_lacks_cannot_follow_and_ends_no_text
     assert allowed(guide.masks(tokens_of("a"), [()])[0]) == {"b"}
 
 
-def chain_in_step(*, pool_tokens: int) -> InStep:
-    return in_step(tiny_folder(), ranges(1, 2), pool_tokens=pool_tokens)
-
-
-@pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine, chain_in_step])
+@pytest.mark.parametrize(
+    "make", [partial(TorchEngine, tiny_llama()), llama_engine, partial(in_step, tiny_folder(), ranges(1, 2))]
+)
 @pytest.mark.parametrize("temperature", quick_first([1.0, 0.0]))
 def test_so_it_is_on_models_and_over_stages(
     make: Callable[..., TorchEngine | LaneEngine | InStep], temperature: float
 ) -> None:
-    engine = make(pool_tokens=512)
+    engine = make(pool_tokens=512, grammars=GRAMMARS)
     limited = {"a": {"type": "string", "maxLength": 5}, "b": {"enum": [1, 22]}}
     schema = {"type": "object", "properties": limited, "required": ["a", "b"], "additionalProperties": False}
     for seed in range(2):
@@ -168,9 +166,9 @@ def test_so_it_is_on_models_and_over_stages(
 
 
 def test_under_a_constraint_that_is_refused_no_text_is_written() -> None:
-    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
-    engine.grammars, of = letter_grammars(), constraint(REGEX, "(")
-    asyncio.run(engine.grammars.prepare(of))
+    grammars, of = letter_grammars(), constraint(REGEX, "(")
+    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS, grammars=grammars)
+    asyncio.run(grammars.prepare(of))
     sequence = engine.open(sampling=Sampling(constraint=of), prompt_tokens=1)
     [result] = engine.forward([Row.chain(sequence, (1,))])
     assert isinstance(result.error, GrammarTooComplex)

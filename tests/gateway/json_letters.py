@@ -25,8 +25,7 @@ class JsonLetters(ChatLetters):
 @asynccontextmanager
 async def json_swarm(**_: Any) -> AsyncIterator[SimulatedSwarm]:
     """A verifier that obeys constraints, alone."""
-    engine = ScriptedEngine(vocab_tokens=END + 1)
-    engine.grammars = letter_grammars()
+    engine = ScriptedEngine(vocab_tokens=END + 1, grammars=letter_grammars())
     async with SimulatedSwarm(one_way_s=0.001, codec=JsonLetters(), eos=(END,)) as swarm:
         await swarm.verifier(engine, curve=QUICK)
         yield swarm

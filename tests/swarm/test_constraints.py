@@ -33,11 +33,10 @@ SCHEMA = (
 
 
 def constrained_engine(
-    fidelity: float = 1.0, seed: int = 0, *, waits: bool = True, obeys: bool = True
+    fidelity: float = 1.0, seed: int = 0, *, obeys: bool = True, **options: Any
 ) -> ScriptedEngine:
-    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS, fidelity=fidelity, drafter_seed=seed)
-    engine.grammars = letter_grammars(waits=waits) if obeys else None
-    return engine
+    grammars = letter_grammars(**options) if obeys else None
+    return ScriptedEngine(vocab_tokens=VOCAB_TOKENS, fidelity=fidelity, drafter_seed=seed, grammars=grammars)
 
 
 def generated(*fidelities: float, lies: bool = False, **options: Any) -> Generation:

@@ -54,7 +54,6 @@ class ToolLetters(LetterCodec):
 
 
 def calling_engine(fidelity: float = 1.0, seed: int = 0, *, waits: bool = True) -> ScriptedEngine:
-    engine = ScriptedEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed)
     tokenizer = LLTokenizer(TokenizerWrapper(ToolTokens()))
-    engine.grammars = Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)
-    return engine
+    grammars = Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)
+    return ScriptedEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed, grammars=grammars)

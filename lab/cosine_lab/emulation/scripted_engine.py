@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from cosine_engine.base import Choice, Row, RowResult
+from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
@@ -62,6 +63,8 @@ class ScriptedEngine(PagedEngine):
     of the cases, third in a quarter, and so on. `drafter_seed` determines the paths and ranks.
     """
 
+    tells_likelihoods = True
+
     def __init__(
         self,
         *,
@@ -71,6 +74,7 @@ class ScriptedEngine(PagedEngine):
         model_seed: int = 0,
         fidelity: float = 1.0,
         drafter_seed: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         if not 0 <= fidelity <= 1:
             raise UsageError(f"fidelity must lie between 0 and 1, not {fidelity}.")
@@ -79,11 +83,11 @@ class ScriptedEngine(PagedEngine):
             vocab_tokens=vocab_tokens,
             context_tokens=context_tokens,
             numerics="scripted",
+            grammars=grammars,
         )
         self._model_seed = model_seed
         self._fidelity = fidelity
         self._drafter_seed = mix64(drafter_seed + 1)
-        self.tells_likelihoods = True
         self.passes = 0
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:

@@ -202,8 +202,8 @@ class StageEngine(PagedEngine):
             context_tokens=min(model.context_tokens, pool.capacity_tokens),
             numerics=model.numerics,
             first_sequence=first_sequence,
+            grammars=grammars,
         )
-        self.grammars = grammars
 
     def abandon(self) -> None:
         self.model.packed.abandon()

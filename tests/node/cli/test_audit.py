@@ -124,8 +124,8 @@ def test_a_file_without_evidence_is_refused_in_a_sentence(run: Run, content: str
 def test_a_stored_text_is_judged_by_others(is_honest: bool, state: str) -> None:
     async def scene() -> tuple[Evidence, ...]:
         async with SimulatedSwarm() as swarm:
-            model_seed = {} if is_honest else {"model_seed": 9}
-            await swarm.verifier(ScriptedEngine(vocab_tokens=VOCAB_TOKENS, **model_seed))
+            model_seed = 0 if is_honest else 9
+            await swarm.verifier(ScriptedEngine(vocab_tokens=VOCAB_TOKENS, model_seed=model_seed))
             client = await swarm.client(strategy="plain")
             done = await client.generate("012", max_new_tokens=40)
             assert done.audit is not None and done.audit.state == "off"
