@@ -19,7 +19,7 @@ COPY cosine_p2p cosine_p2p
 COPY node node
 COPY protocol protocol
 COPY tui tui
-RUN pip install --constraint constraints.txt '.[light,node]' ./node/train
+RUN pip install --constraint constraints.txt '.[light]' './node[torch]' ./node/train
 
 
 FROM python:3.11-slim

@@ -80,7 +80,7 @@ install: $(STAMP)
 # hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. What the light client
 # needs is built with the GMP headers on Linux; without them everything else is there.
 COMPANIONS := node/train lab weights
-$(STAMP): pyproject.toml $(COMPANIONS:%=%/pyproject.toml) constraints.txt
+$(STAMP): pyproject.toml node/pyproject.toml $(COMPANIONS:%=%/pyproject.toml) constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch
 	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
@@ -89,7 +89,8 @@ $(STAMP): pyproject.toml $(COMPANIONS:%=%/pyproject.toml) constraints.txt
 		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
 		extras=dev; \
 	fi; \
-	$(PIP) --constraint constraints.txt --editable ".[$$extras]" $(COMPANIONS:%=--editable ./%)
+	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable "./node[torch,llama]" \
+		$(COMPANIONS:%=--editable ./%)
 	@touch $@
 
 $(WEB): web/package-lock.json

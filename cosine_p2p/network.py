@@ -207,12 +207,12 @@ def choose_transport(asked: str | None) -> TransportKind:
         raise UsageError(f"There is no transport {name!r}; choose full or light.")
     if name == TransportKind.FULL and not has_full:
         raise UsageError(
-            "The full transport is not installed: `pip install '.[node]'` in the clone, or choose light."
+            "The full transport is not installed: `pip install . './node[torch]'` in the clone, or choose light."
         )
     if name == TransportKind.LIGHT and not has_light:
         raise UsageError(
             "The light transport is not installed: `pip install '.[light]'` in the clone, which on Linux takes a C "
-            "compiler and the GMP headers (libgmp-dev); `pip install '.[node]'` brings the full one without them."
+            "compiler and the GMP headers (libgmp-dev); `pip install . './node[torch]'` has the full one."
         )
     return TransportKind(name)
 

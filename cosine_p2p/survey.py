@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory.served_targets import WANTED_NODES
@@ -12,6 +13,9 @@ from cosine_p2p.transport.link import Link, Links
 from cosine_protocol.discover import STATUS, AskStatus, Status
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+
+LOOK_AGAIN_S: Final = (0.5, 1.5)
+"""Pauses before further look-ups: a DHT may show nodes late to a new peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +127,13 @@ class Surveyor:
             except (PeerError, RemoteProtocolError) as error:
                 reason = str(error)
         return NodeSight(record=record, reason=reason)
+
+
+async def first_survey(surveyor: Surveyor) -> Survey:
+    """Survey a swarm after joining, with retries if no node is found."""
+    survey = await surveyor.survey()
+    for pause_s in LOOK_AGAIN_S:
+        if not survey.nodes:
+            await asyncio.sleep(pause_s)
+            survey = await surveyor.survey()
+    return survey

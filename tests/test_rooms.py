@@ -20,6 +20,7 @@ HOMES: Final = {
     "cosine_terminal": "node",
     "cosine_engine": "node",
     "cosine_gateway": "node",
+    "cosine_cli": "node",
     "cosine_node": "node",
     "cosine_train": "node/train",
     "cosine_tui": "tui",
@@ -32,7 +33,8 @@ FORBIDDEN: Final = {
     "cosine_p2p": {"torch", "transformers", "llguidance"},
     "cosine_engine": {"hivemind", "libp2p", "starlette", "cosine_p2p.transport", "cosine_p2p.session"},
     "cosine_gateway": {"cosine_engine", "torch", "transformers", "hivemind", "libp2p"},
-    "cosine_tui": {"cosine_engine", "cosine_gateway", "cosine_node", "cosine_train"},
+    "cosine_cli": {"cosine_engine", "torch", "transformers", "hivemind", "libp2p"},
+    "cosine_tui": {"cosine_cli", "cosine_engine", "cosine_gateway", "cosine_node", "cosine_train"},
 }
 """What a package may not import besides packages above it: I/O in the protocol, machine learning in the library,
 networks in the engine, nodes in clients."""
@@ -211,7 +213,7 @@ def test_hivemind_is_imported_lazily() -> None:
 
 def test_the_library_and_the_command_line_start_without_what_is_heavy() -> None:
     heavy = "{'torch', 'transformers', 'hivemind', 'llguidance', 'numpy', 'textual', 'starlette'}"
-    code = f"import cosine_p2p, cosine_node.cli.app, sys; print(sorted({heavy} & sys.modules.keys()))"
+    code = f"import cosine_p2p, cosine_cli.program, sys; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,5 +1,5 @@
 """Runs the command `cosine-node` as `python -m cosine_node`."""
 
-from cosine_node.cli import main
+from cosine_cli.start import main
 
 main()

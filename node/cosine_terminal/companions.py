@@ -10,6 +10,8 @@ import typer
 from cosine_protocol.errors import UsageError
 from cosine_terminal.help_screen import takes_anything
 
+PARTS: Final = "cosine.parts"
+"""The entry points of what commands of a client use of nodes."""
 COMMANDS: Final = "cosine_node.commands"
 """The entry points of further commands, by name."""
 
@@ -49,10 +51,11 @@ class Companion:
         return absent
 
 
-LABORATORY: Final = Companion("the laboratory", "pip install ./node/train ./lab")
+NODES: Final = Companion("the distribution for nodes", "pip install . './node[torch]'")
+LABORATORY: Final = Companion("the laboratory", "pip install ./node ./node/train ./lab")
 SIMULATION: Final = Companion("the laboratory", "pip install --no-deps ./lab")
 """The simulator of the laboratory, which needs no further libraries."""
-TRAINING: Final = Companion("the distribution for training", "pip install ./node/train")
+TRAINING: Final = Companion("the distribution for training", "pip install ./node ./node/train")
 MONITOR: Final = Companion("the monitor", "pip install '.[tui]'")
 
 

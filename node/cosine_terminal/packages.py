@@ -1,4 +1,4 @@
-"""The packages of each extra of cosine-p2p: which are missing, and how to install them."""
+"""The packages of each extra of this project: which are missing, and how to install them."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -6,12 +6,12 @@ from typing import Final
 
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": (
-        *("gguf", "google", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
-        *("numpy", "psutil", "safetensors", "torch", "transformers"),
+        *("cosine_engine", "cosine_node", "gguf", "google", "hivemind", "httpx", "huggingface_hub", "llguidance"),
+        *("llvmlite", "numba", "numpy", "psutil", "safetensors", "torch", "transformers"),
     ),
     "llama": (
-        *("gguf", "hivemind", "httpx", "huggingface_hub", "llguidance", "llvmlite", "numba"),
-        *("numpy", "psutil", "safetensors", "xllamacpp"),
+        *("cosine_engine", "cosine_node", "gguf", "hivemind", "httpx", "huggingface_hub", "llguidance"),
+        *("llvmlite", "numba", "numpy", "psutil", "safetensors", "xllamacpp"),
     ),
     "light": ("libp2p", "trio"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
@@ -19,9 +19,15 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "quantize": ("accelerate", "torchao"),
 }
 """The packages of each extra by import name. hivemind is installed separately for the extra llama."""
+PIP: Final[Mapping[str, str]] = {
+    **{extra: f"pip install '.[{extra}]'" for extra in ("light", "gateway", "tui")},
+    **{extra: f"pip install . './node[{extra}]'" for extra in ("llama", "quantize")},
+    "node": "pip install . './node[torch]'",
+}
+"""The command that installs each, in the clone of the repository."""
 INSTALL: Final[Mapping[str, str]] = {
-    "node": "To join with a model: `pip install '.[node]'` in the clone of the repository.",
-    "llama": "To join with this model: `pip install '.[llama]'` in the clone of the repository, then `pip install "
+    "node": f"To join with a model: `{PIP['node']}` in the clone of the repository.",
+    "llama": f"To join with this model: `{PIP['llama']}` in the clone of the repository, then `pip install "
     "--no-deps hivemind`.",
 }
 HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
@@ -49,4 +55,4 @@ def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "n
     named = extra_of(package, preferred=extra)
     if named is None:
         return ""
-    return f"This command needs {package}: `pip install '.[{named}]'` in the clone of the repository."
+    return f"This command needs {package}: `{PIP[named]}` in the clone of the repository."

@@ -15,7 +15,7 @@ SERVERS: Final = (
     "cosine serve",
 )
 MODULES: Final = {
-    "cosine": '-c "from cosine_node.cli import ask; ask()"',
+    "cosine": "-m cosine_cli",
     "cosine-node": "-m cosine_node",
     "python": "",
 }

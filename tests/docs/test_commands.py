@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 from typer.main import get_command
 
+from cosine_cli.program import app
 from cosine_lab.simulation.scenario import scenario_of
-from cosine_node.cli.app import app
 from cosine_terminal.options import spread_peers
 from cosine_tui.cli import app as monitor
 from tests.docs import processes
@@ -106,9 +106,9 @@ def find_targets(text: str) -> None:
 
 
 def find_extras(text: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {extra for extras in re.findall(r"\[([\w,]+)\]", text) for extra in extras.split(",")}
-    assert wanted <= project["optional-dependencies"].keys()
+    for place, extras in re.findall(r"(\.[\w/]*)\[([\w,]+)\]", text):
+        project = tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"]
+        assert set(extras.split(",")) <= project["optional-dependencies"].keys()
 
 
 def test_every_scenario_of_the_guide_can_be_read() -> None:

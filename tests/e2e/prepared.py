@@ -10,7 +10,7 @@ from importlib import import_module
 # Read at import: no test downloads anything or reads the user's folders.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=os.devnull)
 for name in (
-    "cosine_node.cli.app",
+    "cosine_cli.program",
     "cosine_gateway.http.server",
     "cosine_node.serving.draft_role",
     "cosine_node.serving.head_role",

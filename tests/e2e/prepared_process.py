@@ -76,6 +76,6 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["cosine-node", *arguments]
-    from cosine_node.cli import main
+    from cosine_cli.start import main
 
     main()

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import app
+from cosine_cli.program import app
 from cosine_terminal.options import spread_peers
 from tests.packaging.conftest import COMPOSE, ROOT, SERVICES, Composed
 

@@ -53,7 +53,7 @@ def ask(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
 
     def run(*arguments: str) -> dict[str, Any]:
         done = subprocess.run(
-            (str(installed / "bin" / "cosine-node"), *arguments, "--json"),
+            (str(installed / "bin" / "cosine"), *arguments, "--json"),
             env=clean_environment(home),
             cwd=home,
             capture_output=True,
@@ -81,7 +81,11 @@ def test_the_text_is_the_one_everybody_gets(ask: Callable[..., dict[str, Any]], 
     assert here["token_ids"] == json.loads(there.stdout)["token_ids"]
 
 
-def test_status_and_doctor_work_in_it(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
+def test_status_works_in_it(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
     peers = ("--initial-peers", composed.address)
     assert {node["role"] for node in ask("status", *peers)["nodes"]} == {"verifier", "drafter"}
-    assert ask("doctor", *peers)["failures"] == 0
+
+
+def test_it_holds_no_node(installed: Path) -> None:
+    done = subprocess.run((str(installed / "bin" / "python"), "-c", "import cosine_node"), capture_output=True)
+    assert done.returncode == 1 and not (installed / "bin" / "cosine-node").exists()

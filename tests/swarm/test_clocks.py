@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import pytest
 
+from cosine_cli.status import problem_of
 from cosine_lab.emulation.memory_directory import MemoryCells
 from cosine_lab.simulation.discovery import NETWORK
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.cli.status import problem_of
 from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.survey import Surveyor

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from cosine_cli.judged_texts import check
 from cosine_engine.base import Row, RowResult
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.verifier.judged_texts import check
 from cosine_p2p.request.logprobs import TokenLogprob
 from cosine_p2p.request.results import Generation
 from cosine_p2p.trust.audit_rule import AuditState

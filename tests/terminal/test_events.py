@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.cli.serve import SENTENCES
+from cosine_cli.serve import SENTENCES
 from cosine_p2p.session.request_log import RequestLogger
 from cosine_terminal.events import SENTENCES as SENTENCES_OF_NODES
 from cosine_terminal.events import STAGES, JsonLines, emitter, logging_as_json, telling, timed

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cosine_cli.asking import client_that_asks_once, joining_once
 from cosine_lab.experiments.results import rounded, write_result
-from cosine_node.cli.asking import client_that_asks_once, joining_once
 from cosine_protocol.errors import UsageError
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.printing import say, show

@@ -159,9 +159,7 @@ def _panels(path: Path, rows: Rows, template: str) -> Iterator[Sequence[tuple["A
     except ModuleNotFoundError as missing:
         if missing.name is None or not missing.name.startswith("matplotlib"):
             raise
-        raise UsageError(
-            "Drawing figures requires matplotlib: run `pip install '.[lab]'` in the clone of the repository."
-        ) from None
+        raise UsageError("Drawing figures requires matplotlib: run `pip install matplotlib`.") from None
     titles = list(dict.fromkeys(filled(template, row) for row in rows))
     with matplotlib.rc_context(SETTINGS):
         width_inches = min(WIDTH_INCHES, len(titles) * MOST_PANEL_INCHES)

@@ -50,7 +50,7 @@ def convert_tokenizer(folder: Path) -> None:
     what = f"{folder} has a {sources.vocabulary} and no tokenizer.json"
     installed = installed_version()
     if installed is None:
-        raise UsageError(f"{what}: to convert it needs transformers, `pip install '.[node]'` in the clone.")
+        raise UsageError(f"{what}: to convert it needs transformers, `pip install './node[torch]'` in the clone.")
     if missing := _missing_packages(sources):
         raise UsageError(f"{what}: to convert it, transformers needs `pip install {' '.join(missing)}`.")
     LOG.info("%s: it is converted with transformers %s", what, installed)

@@ -18,7 +18,7 @@ from cosine_node.chains.model_needs import PROBE_S, fit_of, served_dtype, target
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.reach import Way, connect, judge_reachability
-from cosine_node.stages.parts import coverage_as_objects
+from cosine_p2p.directory.coverage import coverage_as_objects
 from cosine_p2p.survey import NodeSight
 from cosine_p2p.text.target import parse_target
 from cosine_p2p.transport.addresses import Reach, reach_of

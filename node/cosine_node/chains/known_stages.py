@@ -29,7 +29,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.stages.parts import unheld
+from cosine_p2p.directory.coverage import unheld
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.records import NetworkCoordinate, NodeRecord, StageOffer

@@ -11,7 +11,8 @@ from typing import Any, Final
 from cosine_engine.pool_size import AUTO
 from cosine_engine.processes.answer import answer_of
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.stages.parts import PartSizes, lacked_most
+from cosine_node.stages.parts import PartSizes
+from cosine_p2p.directory.coverage import lacked_most
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord, Role

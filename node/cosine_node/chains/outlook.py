@@ -19,7 +19,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.stages.parts import Kind, kinds_of
+from cosine_p2p.directory.coverage import Kind, kinds_of
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import NodeRecord, Role
 
@@ -136,3 +136,8 @@ def announced_machines(
         )
         found.append((machine, record))
     return found
+
+
+def told_outlooks(records: Iterable[NodeRecord]) -> list[tuple[dict[str, Any], str]]:
+    """The outlooks as JSON, each with its sentence, "" without a chain."""
+    return [(outlook_as_object(each), sentence_of(each) if each.stages else "") for each in outlooks(records)]

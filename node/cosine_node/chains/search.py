@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from cosine_node.stages.parts import gaps_sentence, unheld
+from cosine_p2p.directory.coverage import gaps_sentence, unheld
 from cosine_protocol.errors import CosineError
 from cosine_protocol.stage import LayerRange
 

@@ -10,7 +10,7 @@ from secrets import token_bytes
 from shutil import get_terminal_size
 from typing import Annotated, Final
 
-from cosine_node.cli.swarm import certificate_lifetime_s
+from cosine_cli.swarm import certificate_lifetime_s
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import (
     INVITED_DAYS,

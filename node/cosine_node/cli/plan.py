@@ -9,11 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
+from cosine_cli.asking import survey_once
 from cosine_engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.chains.model_needs import model_needs
 from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
-from cosine_node.cli.asking import survey_once
 from cosine_node.stages.parts import size_text
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions

@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
+from cosine_cli.asking import survey_once
 from cosine_engine import zoo
-from cosine_node.cli.asking import survey_once
 from cosine_node.stages.parts import size_text
 from cosine_p2p.access import Access
 from cosine_p2p.directory.served_targets import served_targets

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.configuration import JOIN, commands_of
+from cosine_cli.configuration import JOIN, commands_of
 from cosine_node.cli.roles import parse_role
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import SCHEME, follow_invitations

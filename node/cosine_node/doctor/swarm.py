@@ -30,7 +30,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_name, op
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
-    from cosine_p2p.survey import NodeSight, Survey, Surveyor
+    from cosine_p2p.survey import NodeSight
     from cosine_p2p.transport.full.daemon import Daemon
 
 # Names of checks, and common fixes.
@@ -48,21 +48,8 @@ MEND_SILENT: Final = (
 DIAL_S: Final = 5.0
 JOIN_PATIENCE_S: Final = 4.0
 """Duration of retries: enough for a node that restarts."""
-LOOK_AGAIN_S: Final = (0.5, 1.5)
-"""Pauses before further look-ups: a DHT may show nodes late to a new peer."""
-
 Dates = Sequence[tuple[str, float, float]]
 """Owner, issue time and expiry time of records that peers consider valid."""
-
-
-async def first_survey(surveyor: "Surveyor") -> "Survey":
-    """Survey a swarm after joining, with retries if no node is found."""
-    survey = await surveyor.survey()
-    for pause_s in LOOK_AGAIN_S:
-        if not survey.nodes:
-            await asyncio.sleep(pause_s)
-            survey = await surveyor.survey()
-    return survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +167,7 @@ async def look_around(network: NetworkOptions, *, target: str, initial_peers: Se
 
 async def neighbourhood_of(swarm: "Swarm", *, network: str, target: str, peer_ids: Sequence[str]) -> Neighbourhood:
     """The nodes of a target, and the dates of the records that these peers consider valid."""
-    from cosine_p2p.survey import Surveyor
+    from cosine_p2p.survey import Surveyor, first_survey
     from cosine_p2p.text.target import Target
 
     surveyor = Surveyor(swarm, target=target)

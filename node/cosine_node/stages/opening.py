@@ -51,7 +51,8 @@ from cosine_engine.torch.loading import (
 from cosine_engine.torch.threads import limit_threads
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.host import StageEngine, StageModel, load_part
-from cosine_node.stages.parts import PartSizes, lacked_most, size_text
+from cosine_node.stages.parts import PartSizes, size_text
+from cosine_p2p.directory.coverage import lacked_most
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage import LayerRange
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cosine_gateway.page import routes
 from cosine_gateway.page.routes import Watched
+from cosine_node.advice import own_machine
 from cosine_node.advice.own_machine import OwnMachine
 from cosine_node.advice.suggestions import Advice, Suggestion
 from cosine_p2p.access import Access
@@ -316,7 +316,7 @@ def test_the_link_invites_others_and_the_wizard_takes_one(browser: Any, monkeypa
     async def advise(*_: object, way: tuple[str, ...], **__: object) -> tuple[None, Advice]:
         return None, Advice([Suggestion(f"cosine-node draft {way[0]}", "why", "expect")], ["too small"])
 
-    monkeypatch.setattr(routes, "find_advice", advise)
+    monkeypatch.setattr(own_machine, "find_advice", advise)
     with visited(browser, access=Access(network="lab")) as (visitor, _):
         page = visitor.page
         visitor.show("Join")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, find_chain, loaded_pass_s
-from cosine_node.stages.parts import holders, lacked_most, unheld
+from cosine_p2p.directory.coverage import holders, lacked_most, unheld
 from cosine_protocol.stage import LayerRange
 
 HEAD = "head"

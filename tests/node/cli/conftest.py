@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cosine_node.cli import main
+from cosine_cli.start import main
 
 
 class Told(NamedTuple):
@@ -26,7 +26,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COSINE_LAN", "0")
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setattr("cosine_node.cli.configuration.user_config_dir", lambda _: str(tmp_path))
+    monkeypatch.setattr("cosine_cli.configuration.user_config_dir", lambda _: str(tmp_path))
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import platformdirs
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import COMMANDS, USE, app
-from cosine_node.cli.configuration import defaults_by_command, read_config
+from cosine_cli.configuration import defaults_by_command, read_config
+from cosine_cli.program import COMMANDS, USE, app
 from cosine_p2p.request.options import OPTIONS
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
@@ -35,7 +35,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
         async def fail(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", fail)
+        monkeypatch.setattr(sys.modules["cosine_cli.generate"], "_generate", fail)
 
     return fail_with
 
@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options, peers=peers, prompt=prompt)
         raise GenerationFailed("Nothing is sent in this test.")
 
-    monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", note)
+    monkeypatch.setattr(sys.modules["cosine_cli.generate"], "_generate", note)
     return seen
 
 
@@ -117,7 +117,7 @@ SYSTEM = "`cosine-node doctor` looks for what is wrong on this machine."
         (
             ModuleNotFoundError("No module named 'hivemind'", name="hivemind"),
             2,
-            "This command needs hivemind: `pip install '.[node]'` in the clone of the repository.",
+            "This command needs hivemind: `pip install . './node[torch]'` in the clone of the repository.",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for
     code = (
         "import atexit, gc, sys\n"
         "atexit.register(lambda: print(gc.get_freeze_count() >= len(gc.get_objects())))\n"
-        "from cosine_node.cli import COLLECTED_AFTER, main\nbefore = gc.get_threshold()\n"
+        "from cosine_cli.start import COLLECTED_AFTER, main\nbefore = gc.get_threshold()\n"
         "for given, expected in ((['--help-all'], before[0]), (None, COLLECTED_AFTER)):\n"
         "    sys.argv = ['cosine-node', '--version']\n"
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        assert not exit_.code\n"
@@ -272,9 +272,10 @@ def test_commands_and_options_are_proposed(
 @pytest.mark.thorough
 def test_without_companions_their_commands_say_how_to_install_them_and_the_help_lists_them() -> None:
     code = (
-        "import importlib.metadata as m; m.entry_points = lambda **_: ()\n"
-        "import cosine_node.cli, cosine_tui.cli, sys\n"
-        "node, tui = cosine_node.cli.main, cosine_tui.cli.main\n"
+        "import importlib.metadata as m; every = m.entry_points\n"
+        "m.entry_points = lambda **asked: every(**asked) if asked['group'] == 'cosine.commands' else ()\n"
+        "import cosine_cli.start, cosine_tui.cli, sys\n"
+        "node, tui = cosine_cli.start.main, cosine_tui.cli.main\n"
         "simulate, demo = ['simulate', '--scenario', 'home', '--json'], ['--demo', '--screenshot', '/none']\n"
         "train, others = ['zoo', 'train', '--target', 'x'], ['--help-all']\n"
         "commands = [(node, simulate), (node, ['bench', 'rtt', '--quick']), (tui, demo)]\n"
@@ -283,10 +284,12 @@ def test_without_companions_their_commands_say_how_to_install_them_and_the_help_
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        print(exit_.code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    laboratory = "This needs the laboratory: `pip install ./node/train ./lab` in a checkout of the project."
-    training = "This needs the distribution for training: `pip install ./node/train` in a checkout of the project."
+    laboratory = "This needs the laboratory: `pip install ./node ./node/train ./lab` in a checkout of the project."
+    training = (
+        "This needs the distribution for training: `pip install ./node ./node/train` in a checkout of the project."
+    )
     # The monitor needs nothing of what the laboratory needs besides.
-    simulation = laboratory.replace("./node/train ./lab", "--no-deps ./lab")
+    simulation = laboratory.replace("./node ./node/train ./lab", "--no-deps ./lab")
     sentences = [laboratory, laboratory, simulation, training]
     assert done.stderr == "".join(f"Error: {sentence}\n" for sentence in sentences)
     assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 4) and done.stdout.endswith("0\n")
@@ -297,5 +300,5 @@ def test_an_installation_of_a_companion_whose_checkout_is_gone_is_none(monkeypat
     for name in [name for name in sys.modules if name.startswith("cosine_lab.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cosine_lab", None)
-    with pytest.raises(UsageError, match=r"pip install \./node/train \./lab"):
+    with pytest.raises(UsageError, match=r"pip install \./node \./node/train \./lab"):
         LABORATORY.part(ENTRY_POINTS, "simulate")

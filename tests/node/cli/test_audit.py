@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from cosine_cli.judged_texts import check, judged
 from cosine_engine import zoo
 from cosine_engine.models.served import ModelNames
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.verifier.judged_texts import check, judged
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling

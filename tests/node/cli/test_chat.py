@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.cli.chat import converse
+from cosine_cli.chat import converse
 from cosine_p2p.replies.parts import Content, Reasoning
 from cosine_p2p.request.results import Chunk
 from cosine_protocol.errors import GenerationFailed

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from cosine_cli import asking
+from cosine_cli.generate import config_lines
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.cli import asking
-from cosine_node.cli.generate import config_lines
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.client import Swarm

@@ -8,8 +8,8 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cosine_node.cli import main
-from cosine_node.cli.app import ASKING_PROGRAM, NODE_PROGRAM, app
+from cosine_cli.program import ASKING_PROGRAM, NODE_PROGRAM, app
+from cosine_cli.start import main
 from cosine_terminal.help_screen import Command, everyday
 from cosine_tui.cli import app as monitor
 from cosine_tui.cli import main as monitor_main

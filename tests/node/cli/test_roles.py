@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import app
+from cosine_cli.program import app
 from cosine_node.serving.options import (
     DraftOptions,
     HeadOptions,
@@ -65,7 +65,7 @@ def test_an_option_of_another_role_is_unknown(run: Run) -> None:
 
 def test_cosine_shows_the_commands_that_use_a_swarm_and_runs_the_others_too() -> None:
     def told(*given: str) -> str:
-        code = "import sys; from cosine_node.cli import ask; sys.argv = ['cosine', *sys.argv[1:]]; ask()"
+        code = "import sys; from cosine_cli.start import ask; sys.argv = ['cosine', *sys.argv[1:]]; ask()"
         done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, timeout=60, check=False)
         return done.stdout.decode()
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_cli.serve import is_loopback, model_name
 from cosine_gateway.http import server
 from cosine_gateway.http.app import GatewayOptions
-from cosine_node.cli.serve import is_loopback, model_name
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from tests.node.cli.conftest import Run, Told

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cosine_node.cli import status
-from cosine_node.cli.status import as_object, picture, problem_of
+from cosine_cli import status
+from cosine_cli.status import as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
@@ -135,7 +135,7 @@ def test_without_a_target_the_network_is_told_by_its_targets_and_of_the_only_one
 
 @pytest.fixture(autouse=True)
 def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_node.doctor.swarm.LOOK_AGAIN_S", (0.0,))
+    monkeypatch.setattr("cosine_p2p.survey.LOOK_AGAIN_S", (0.0,))
 
 
 @pytest.fixture

@@ -58,4 +58,4 @@ def test_a_machine_without_pytorch_is_told_what_to_install(run: Run, monkeypatch
     monkeypatch.setattr(measurement, "measure_machine", MEASURE)
     monkeypatch.setattr("cosine_node.advice.measurement.find_spec", lambda _: None)
     told = run("suggest", "--target", "zoo:target")
-    assert (told.code, "pip install '.[node]'" in told.err) == (2, True)
+    assert (told.code, "pip install . './node[torch]'" in told.err) == (2, True)

@@ -5,8 +5,8 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from cosine_node.cli import main
-from cosine_node.cli.generate import _read_stdin
+from cosine_cli.generate import _read_stdin
+from cosine_cli.start import main
 
 
 @pytest.mark.parametrize(("encoding", "written"), [("cp1252", b"\xe9 ?"), ("ascii", b"? ?"), ("utf-8", None)])

@@ -44,7 +44,11 @@ def test_only_a_node_needs_the_packages_of_a_node_and_on_llama_no_torch() -> Non
     assert judge_extras(EXTRAS, extra="node", needs_node=False).status is CheckStatus.WARNING
     assert judge_extras(no_torch, extra="llama", needs_node=True).status is CheckStatus.OK
     found = judge_extras(no_torch, extra="node", needs_node=True)
-    assert (found.status, "torch" in found.found, "'.[node]'" in found.fix) == (CheckStatus.FAILURE, True, True)
+    assert (found.status, "torch" in found.found, "'./node[torch]'" in found.fix) == (
+        CheckStatus.FAILURE,
+        True,
+        True,
+    )
     found = judge_extras({**whole, "llama": ("xllamacpp",)}, extra="llama", needs_node=True)
     assert (found.status, "--no-deps hivemind" in found.fix) == (CheckStatus.FAILURE, True)
     assert missing_packages()["node"] == ()

@@ -53,7 +53,7 @@ function OwnMachine({ asked }: { asked: Asked }) {
       {machine.lacks.length > 0 && (
         <p class="faint fair">
           No node can start here yet: {machine.lacks.map((each) => name(each, 40)).join(", ")} are not installed (
-          <code>pip install '.[node]'</code>).
+          <code>pip install . './node[torch]'</code>).
         </p>
       )}
     </div>

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.asking import joining_once
+from cosine_cli.asking import joining_once
 from cosine_node.cli.models import zoo_with
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -15,21 +15,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
-from cosine_node.cli.asking import joining_once
-from cosine_node.cli.swarm import bans_as_object, told_of
-from cosine_node.doctor.swarm import first_survey
-from cosine_node.stages.parts import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
+from cosine_cli.asking import joining_once
+from cosine_cli.swarm import bans_as_object, told_of
 from cosine_p2p.access import Access
+from cosine_p2p.directory.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.invitation import follow_invitations
 from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.survey import first_survey
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_terminal.companions import PARTS, installed_part
 from cosine_terminal.help_screen import everyday
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.options import ENTRANCE, AsJson, InitialPeers, Link, peers_of, takes_options
@@ -200,7 +200,7 @@ def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, 
         "network": network,
         "nodes": nodes,
         "coverage": coverage_as_objects(_reached_records(survey)),
-        "outlook": [outlook_as_object(each) for each in outlooks(_reached_records(survey))],
+        "outlook": [facts for facts, _ in outlooks(survey)],
         "bans": bans_as_object(bans),
         "problem": problem_of(survey, network),
     }
@@ -227,7 +227,7 @@ def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int
     ]
     lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
     # The outlook of the kind with most stages.
-    lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
+    lines += [Text(sentence) for _, sentence in outlooks(survey)[:1] if sentence]
     lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
         for ban in bans[-MAX_BANS_SHOWN:]
@@ -276,6 +276,13 @@ def _table(survey: "Survey", *, columns: int) -> Table:
     for cells in rows:
         table.add_row(*(cells[heading] for heading in shown))
     return table
+
+
+def outlooks(survey: "Survey") -> list[tuple[dict[str, Any], str]]:
+    """Return the expected speed over stages of each kind of model, with a sentence, where nodes are installed."""
+    tell: Callable[[Sequence[NodeRecord]], list[tuple[dict[str, Any], str]]] | None
+    tell = installed_part(PARTS, "outlooks")
+    return [] if tell is None else tell(_reached_records(survey))
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gethostname
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import KEEP, ClientOptions
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_protocol.errors import CosineError, UsageError
+from cosine_terminal.companions import PARTS, installed_part
 from cosine_terminal.events import Emit, telling
 from cosine_terminal.interrupts import run_until_stopped
 from cosine_terminal.options import (
@@ -29,6 +30,9 @@ from cosine_terminal.options import (
     several,
     takes_options,
 )
+
+if TYPE_CHECKING:
+    from cosine_gateway.page.machine import PageMachine
 
 LOG = logging.getLogger(__name__)
 PAGE_HOST: Final = "127.0.0.1"
@@ -79,7 +83,6 @@ def serve(
     """
     from cosine_gateway.http.app import GatewayOptions
     from cosine_gateway.http.server import listening, serve_gateway
-    from cosine_node.advice.own_machine import OwnMachine
 
     if not 0 <= port <= 65_535:
         raise UsageError("--port must lie between 0 and 65535.")
@@ -99,7 +102,7 @@ def serve(
         host_names=(*several(flags.host_name), gethostname()),
         max_requests=flags.max_requests,
         access=Access.of(client),
-        machine=OwnMachine(),
+        machine=own_machine(),
     )
     asked = {"initial_peers": peers_of(link, initial_peers), "listen": True, **client}
     with (
@@ -109,6 +112,12 @@ def serve(
         if not keys and not is_loopback(host):
             emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(listener, host, asked, options, emit, stop))
+
+
+def own_machine() -> "PageMachine | None":
+    """Return what answers the page's questions about this machine, where nodes are installed."""
+    make: Callable[[], PageMachine] | None = installed_part(PARTS, "page_machine")
+    return None if make is None else make()
 
 
 def model_name(target: str) -> str:
@@ -192,7 +201,6 @@ async def _serve_page(
 ) -> None:
     from cosine_gateway.http.app import GatewayOptions
     from cosine_gateway.http.server import serve_gateway
-    from cosine_node.advice.own_machine import OwnMachine
     from cosine_p2p.network import joining
     from cosine_p2p.text.target import Target
 
@@ -203,6 +211,6 @@ async def _serve_page(
 
     join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
     options = GatewayOptions(
-        model_name=model_name(target), host_names=(gethostname(),), access=access, machine=OwnMachine()
+        model_name=model_name(target), host_names=(gethostname(),), access=access, machine=own_machine()
     )
     await serve_gateway(listener, PAGE_HOST, {"join": join, "target": target}, options, note, stop)

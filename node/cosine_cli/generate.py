@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.asking import client_that_asks_once
+from cosine_cli.asking import client_that_asks_once
 from cosine_p2p.replies.parts import CallBegun, Part
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Annotated, Final
 
-from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.generate import TEXT
+from cosine_cli.asking import client_that_asks_once
+from cosine_cli.generate import TEXT
 from cosine_p2p.blocking import LoopThread, TextStream
 from cosine_p2p.replies.parts import Content
 from cosine_p2p.request.chat import Message

@@ -46,8 +46,7 @@ def client_that_asks_once(
 
 async def survey_once(initial_peers: tuple[str, ...], access: Access, target: str = ALL_TARGETS) -> "Survey":
     """The nodes of a target in a network, which is left again. Raises `CosineError`."""
-    from cosine_node.doctor.swarm import first_survey
-    from cosine_p2p.survey import Surveyor
+    from cosine_p2p.survey import Surveyor, first_survey
 
     stage = Stage("Looking at the swarm")
     async with waiting_for(stage), AsyncExitStack() as stack:

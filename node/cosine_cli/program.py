@@ -1,4 +1,8 @@
-"""The `cosine-node` program: its commands, its configuration, and the exit code and sentence of each error."""
+"""The program of `cosine` and `cosine-node`: commands, configuration, and the exit code and sentence of each error.
+
+The commands of a client are here; those of nodes are found by the entry point `node` of `COMMANDS`, where the
+distribution `cosine-node` is installed.
+"""
 
 import json
 import logging
@@ -9,30 +13,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.audit import audit
-from cosine_node.cli.chat import chat
-from cosine_node.cli.configuration import (
+from cosine_cli.audit import audit
+from cosine_cli.chat import chat
+from cosine_cli.configuration import (
     DOCTOR,
     commands_of,
     defaults_by_command,
     read_config,
     refuse_unknown_names,
 )
-from cosine_node.cli.demo import demo
-from cosine_node.cli.generate import generate
-from cosine_node.cli.invite import identity, invite
-from cosine_node.cli.join import bootstrap, doctor, draft, head, join, stage, verify
-from cosine_node.cli.models import convert, zoo
-from cosine_node.cli.plan import plan
-from cosine_node.cli.serve import serve
-from cosine_node.cli.status import status
-from cosine_node.cli.suggest import suggest
-from cosine_node.cli.swarm import ban, swarm
-from cosine_node.cli.systemd_unit import service
+from cosine_cli.generate import generate
+from cosine_cli.serve import serve
+from cosine_cli.status import status
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
-from cosine_terminal.companions import COMMANDS as ENTRY_POINTS
-from cosine_terminal.companions import LABORATORY, installed_part, tui
+from cosine_terminal.companions import NODES, installed_part, tui
 from cosine_terminal.help_screen import ALL, HELP, Everyday, Group, add_command
 from cosine_terminal.interrupts import raise_on_interrupt
 from cosine_terminal.options import spread_peers
@@ -51,10 +46,12 @@ ASKING_PROGRAM: Final = "cosine"
 TO_USE: Final = f"To use a swarm: {ASKING_PROGRAM} --help"
 TO_GIVE: Final = f"To give a machine to a swarm: {NODE_PROGRAM} --help"
 
-USE: Final = Everyday("Use a swarm")
+Commands = Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]
+
+USE, GIVE = Everyday("Use a swarm"), Everyday("Give a machine to a swarm")
 """The heading of the commands of `cosine`; the others are those of `cosine-node`."""
 
-COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] = {
+COMMANDS: Final[Commands] = {
     USE: {
         chat: "chat LINK",
         generate: 'generate "Once upon a time" --initial-peers ADDRESS',
@@ -63,38 +60,10 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None] | typer.Typer, str]]] =
         status: "status LINK --watch",
         audit: "audit generation.json --initial-peers ADDRESS",
     },
-    Everyday("Give a machine to a swarm"): {
-        suggest: "suggest LINK",
-        draft: "draft LINK --model zoo:draft-code",
-        verify: "verify LINK --model zoo:target",
-        stage: "stage LINK --model someone/model --layers auto",
-        head: "head LINK --model someone/model",
-        bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
-        invite: "invite --initial-peers ADDRESS",
-        doctor: "doctor --role drafter --initial-peers ADDRESS",
-    },
-    Everyday("Try it"): {
-        demo: "demo",
-        # The distribution for training has `zoo train`.
-        installed_part(ENTRY_POINTS, "zoo") or zoo: "zoo list draft-code",
-    },
-    "Keep a node and a swarm": {
-        join: "join --role drafter --initial-peers ADDRESS",
-        plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
-        service: "service draft LINK --model zoo:draft-code",
-        identity: "identity",
-        swarm: "swarm create friends --out friends",
-        ban: "ban PEER_ID --days 7",
-        convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
-    },
-    "Measure": {
-        LABORATORY.command(
-            "simulate", "Run a swarm in virtual time and compare it with plain decoding."
-        ): "simulate --scenario strangers",
-        LABORATORY.command(
-            "bench", "Measure a swarm by the clock, strategies in virtual time, or the engine."
-        ): "bench rtt --quick --out /tmp/bench",
-    },
+    **(
+        installed_part("cosine.commands", "node")
+        or {GIVE: {NODES.absent("doctor", "Look for what is wrong."): "doctor"}}
+    ),
 }
 """The commands by heading of the help, each with an example. ADDRESS is an address that a node prints, LINK one
 or an invitation."""

@@ -2,11 +2,15 @@
 
 import base64
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+import typer
+
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import Identity, verify
+from cosine_terminal.printing import FAILURE_EXIT, show
 
 KIND: Final = "endpoint-report"
 NAME: Final = "endpoint_report"
@@ -54,3 +58,11 @@ def sentences(report: Mapping[str, Any]) -> str:
         return "\n".join([*lines, f"Signed by {report['author']}.", ""])
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UsageError(f"This report is of another version: {error!r}.") from None
+
+
+def tell_report(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a report without its answers. Exits with 1 unless the endpoint runs the model."""
+    found = {name: value for name, value in report.items() if name != "answers"}
+    show(sys.stdout, json.dumps(found) + "\n" if as_json else sentences(report))
+    if report.get("verdict") != "this model":
+        raise typer.Exit(FAILURE_EXIT)
