@@ -4,13 +4,13 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import Request
 
-from cosine_gateway.api_errors import ApiError, bad_value
+from cosine_gateway.api_errors import ApiError, bad_value, unsupported
 from cosine_protocol.fields import MAX_TOKEN_ID
 
 MAX_BODY_BYTES: Final = 4 << 20
@@ -81,14 +81,14 @@ def required(body: Body, name: str, *, path: str = "") -> Any:
     return value
 
 
-def whole(body: Body, name: str, default: int, *, low: int, high: int) -> int:
-    """Return an integer field from `low` to `high`; 8.0 counts as 8, as JSON has one kind of number."""
+def whole_field(body: Body, name: str, default: int, *, low: int, high: int) -> int:
+    """Return an integer field from `low` to `high`."""
     value = body.get(name)
-    return default if value is None else whole_value(value, name, low=low, high=high)
+    return default if value is None else whole(value, name, low=low, high=high)
 
 
-def whole_value(value: Any, name: str, *, low: int, high: int) -> int:
-    """Check one value as `whole` does."""
+def whole(value: Any, name: str, *, low: int, high: int) -> int:
+    """Check an integer from `low` to `high`; 8.0 counts as 8, as JSON has one kind of number."""
     value = number_in(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -106,14 +106,11 @@ def token_ids(value: Any, name: str, *, high: int) -> tuple[int, ...]:
     """Check a list of at most `high` token ids."""
     if not isinstance(value, list) or len(value) > high:
         raise bad_value(name, f"{name} must be a list of at most {high} token ids.")
-    return tuple(whole_value(each, name, low=0, high=MAX_TOKEN_ID) for each in value)
+    return tuple(whole(each, name, low=0, high=MAX_TOKEN_ID) for each in value)
 
 
-def real(body: Body, name: str, default: float) -> float:
-    """Return a number field of any size."""
-    value = body.get(name)
-    if value is None:
-        return default
+def real(value: Any, name: str) -> float:
+    """Check a number of any size."""
     value = number_in(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise bad_value(name, f"{name} must be a number.")
@@ -123,12 +120,7 @@ def real(body: Body, name: str, default: float) -> float:
         raise bad_value(name, f"{name} is too large.") from None
 
 
-def flag(body: Body, name: str) -> bool:
-    """Return a boolean field. Default: false."""
-    return bool(stated_flag(body, name))
-
-
-def stated_flag(body: Body, name: str) -> bool | None:
+def flag(body: Body, name: str) -> bool | None:
     """Return a boolean field, or None if it is absent."""
     value = body.get(name)
     if not (value is None or isinstance(value, bool)):
@@ -145,11 +137,29 @@ def text(value: Any, name: str) -> str:
     return value
 
 
-def nested(body: Body, name: str) -> dict[str, Any]:
-    """Return an object field. Default: empty."""
+def text_field(body: Body, name: str, path: str = "") -> str:
+    """Return a required string field of the object at `path`."""
+    place = _place(path, name)
+    return text(required(body, name, path=place), place)
+
+
+def stated_text(body: Body, name: str, path: str = "") -> str | None:
+    """Return a string field of the object at `path`, or None if it is absent."""
+    return None if body.get(name) is None else text(body[name], _place(path, name))
+
+
+def _place(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def nested(body: Body, name: str, *, known: Collection[str], neutral: Collection[Any] = (None,)) -> dict[str, Any]:
+    """Return an object field. Default: empty. Fields that are not `known` must have a neutral value."""
     value = body.get(name)
     if not isinstance(value, dict | None):
         raise bad_value(name, f"{name} must be an object.")
+    for field, inner in (value or {}).items():
+        if field not in known and inner not in neutral:
+            raise unsupported(f"{name}.{ascii_name(field)}")
     return value or {}
 
 
@@ -158,6 +168,31 @@ def objects(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise bad_value(name, f"{name} must be a list of objects.")
     return value
+
+
+def conversation(value: Any, name: str) -> list[dict[str, Any]]:
+    """Check a list of at least one JSON object; errors name the first other element."""
+    if not isinstance(value, list) or not value:
+        raise bad_value(name, f"{name} must be a list of at least one object.")
+    for index, each in enumerate(value):
+        if not isinstance(each, dict):
+            raise bad_value(f"{name}[{index}]", f"{name}[{index}] must be an object.")
+    return value
+
+
+def wrong_type(value: Any, path: str, reason: str) -> ApiError:
+    """The error for an object at `path` whose type is not supported, with the reason."""
+    kind = value.get("type")
+    shown = ascii_name(kind) if isinstance(kind, str) else "that"
+    return unsupported(f"{path}.type", f"{path} is of type {shown}: {reason}.")
+
+
+def schema_object(value: Any, name: str) -> dict[str, Any]:
+    """Check a JSON schema."""
+    if not isinstance(value, dict):
+        raise bad_value(name, f"{name} must be a JSON schema: an object.")
+    checked: dict[str, Any] = unicode_throughout(value, name)
+    return checked
 
 
 def unicode_throughout(value: Any, name: str) -> Any:

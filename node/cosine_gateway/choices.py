@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from cosine_gateway.admission import Slots, Spend
 from cosine_gateway.text_request import RequestedChoice, TextRequest
-from cosine_gateway.tokens import text_of_tokens
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.logprobs import NamedToken
@@ -168,6 +168,15 @@ def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tu
         return tokens, checked if wanted.is_echoed else ""
     tokens = encode_prompt(codec, checked)
     return tokens, text_of_tokens(codec, tokens) if wanted.is_echoed else ""
+
+
+def text_of_tokens(codec: TextTokenizer, tokens: Sequence[int]) -> str:
+    """Decode token ids, special ones included."""
+    parts = groupby(tokens, key=lambda token: bool(codec.special_text(token)))
+    return "".join(
+        "".join(map(codec.special_text, run)) if is_special else codec.decode(list(run))
+        for is_special, run in parts
+    )
 
 
 def _nothing_after(prompt: Sequence[int], seed: int) -> Generation:

@@ -4,70 +4,66 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cosine_gateway.api_errors import bad_value, unsupported
-from cosine_gateway.body import Body, ascii_name, flag, text, unicode_throughout
+from cosine_gateway.api_errors import bad_value
+from cosine_gateway.body import Body, flag, nested, schema_object, text
 
 MAX_CHOICES: Final = 1024
 """Maximum number of alternative texts; the protocol bounds their total size."""
 ANY_OBJECT: Final = {"type": "object"}
 
-Option = tuple[str, Any]
-"""The name and value of a client option."""
+Options = dict[str, Any]
+"""Client options by name: one for a constraint, none for a value that asks for no constraint."""
 
 
-def read_constraint(body: Body) -> dict[str, Any]:
+def read_constraint(body: Body) -> Options:
     """Return the client option for the constraint of a body, if it has one. Raises `ApiError`."""
-    found = {}
-    for name, read in _READERS.items():
-        value = body.get(name)
-        if value in (None, False, "", [], {}):
-            continue
-        if (option := read(value, name)) is not None:
-            found[name] = option
+    found = {
+        name: options
+        for name, read in CONSTRAINTS.items()
+        if body.get(name) not in (None, False, "", [], {}) and (options := read(body[name], name))
+    }
     if len(found) > 1:
         raise bad_value(next(iter(found)), f"{' and '.join(found)} all constrain the text: send one of them.")
-    return dict(found.values())
+    return next(iter(found.values()), {})
 
 
-def schema(value: Any, name: str) -> Option:
+def schema(value: Any, name: str) -> Options:
     """Read a JSON schema, an object or its text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             raise bad_value(name, f"{name} must be a JSON schema.") from None
-    if not isinstance(value, dict):
-        raise bad_value(name, f"{name} must be a JSON schema: an object.")
-    return "schema", json.dumps(unicode_throughout(value, name), ensure_ascii=False)
+    return {"schema": json.dumps(schema_object(value, name), ensure_ascii=False)}
 
 
-def _regex(value: Any, name: str) -> Option | None:
-    return "regex", text(value, name)
+def _regex(value: Any, name: str) -> Options:
+    return {"regex": text(value, name)}
 
 
-def _grammar(value: Any, name: str) -> Option | None:
-    return "grammar", text(value, name)
+def _grammar(value: Any, name: str) -> Options:
+    return {"grammar": text(value, name)}
 
 
-def _choice(value: Any, name: str) -> Option | None:
+def _choice(value: Any, name: str) -> Options:
     """Read a list of alternative texts as a grammar."""
     if not isinstance(value, list) or len(value) > MAX_CHOICES:
         raise bad_value(name, f"{name} must be a list of at most {MAX_CHOICES} texts.")
     texts = [text(each, name) for each in value]
     if not all(texts):
         raise bad_value(name, f"The texts of {name} must not be empty.")
-    return "grammar", "start: " + " | ".join(json.dumps(each) for each in texts)
+    return {"grammar": "start: " + " | ".join(json.dumps(each) for each in texts)}
 
 
-def _any_object(value: Any, name: str) -> Option | None:
-    return schema(ANY_OBJECT, name) if flag({name: value}, name) else None
+def _any_object(value: Any, name: str) -> Options:
+    return schema(ANY_OBJECT, name) if flag({name: value}, name) else {}
 
 
-def _response_format(value: Any, name: str) -> Option | None:
+def _response_format(value: Any, name: str) -> Options:
     """Read OpenAI's field; llama.cpp's server also allows a schema in `json_object`."""
     match value:
         case {"type": "text"}:
-            return None
+            return {}
         case {"type": "json_object"}:
             return schema(value.get("schema") or ANY_OBJECT, f"{name}.schema")
         case {"type": "json_schema"}:
@@ -77,36 +73,27 @@ def _response_format(value: Any, name: str) -> Option | None:
     raise bad_value(name, f"{name} must be an object of type text, json_object or json_schema.")
 
 
-def _structured_outputs(value: Any, name: str) -> Option | None:
+def _structured_outputs(value: Any, name: str) -> Options:
     """Read vLLM's object, in which one field is set."""
-    if not isinstance(value, dict):
-        raise bad_value(name, f"{name} must be an object.")
-    given = {field: inner for field, inner in value.items() if inner not in (None, False)}
-    for field in given:
-        if field not in _STRUCTURED:
-            raise unsupported(f"{name}.{ascii_name(field)}")
+    inner = nested({name: value}, name, known=_STRUCTURED, neutral=(None, False))
+    given = {field: each for field, each in inner.items() if each not in (None, False)}
     if len(given) > 1:
         raise bad_value(name, f"{name} must have one of {', '.join(_STRUCTURED)}.")
-    return next((_STRUCTURED[field](inner, f"{name}.{field}") for field, inner in given.items()), None)
+    return next((_STRUCTURED[field](each, f"{name}.{field}") for field, each in given.items()), {})
 
 
-_STRUCTURED: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
+_STRUCTURED: Final[Mapping[str, Callable[[Any, str], Options]]] = {
     "json": schema,
     "regex": _regex,
     "grammar": _grammar,
     "choice": _choice,
     "json_object": _any_object,
 }
-_READERS: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
+CONSTRAINTS: Final[Mapping[str, Callable[[Any, str], Options]]] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
-    "guided_json": schema,
-    "guided_regex": _regex,
-    "guided_grammar": _grammar,
-    "guided_choice": _choice,
-    "guided_json_object": _any_object,
+    **{f"guided_{name}": read for name, read in _STRUCTURED.items()},
     "json_schema": schema,
     "regex": _regex,
 }
-CONSTRAINTS: Final = frozenset(_READERS)
-"""The fields that constrain the text."""
+"""The readers of the fields that constrain the text."""

@@ -6,9 +6,8 @@ import reprlib
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
@@ -20,11 +19,9 @@ from cosine_gateway.admission import Admission
 from cosine_gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_gateway.body import parse_object, read_body
 from cosine_gateway.choices import ChoiceStarted, generated
-from cosine_gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
-from cosine_gateway.text_request import Parse, TextRequest
-from cosine_gateway.tokens import fitted
+from cosine_gateway.reply import Api, Asked, ReplyWriter, reason_of
+from cosine_gateway.text_request import TextRequest
 from cosine_p2p.client import AsyncClient, draw_seed
-from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
@@ -60,33 +57,32 @@ class Service:
 
 
 class Endpoint:
-    """An ASGI application: parses a body, generates, and replies whole or in server-sent events."""
+    """An ASGI application for one API: reads a request, generates, and replies whole or in server-sent events."""
 
-    def __init__(self, service: Service, parse: Parse, make_writer: MakeWriter) -> None:
+    def __init__(self, service: Service, api: Api) -> None:
         self._service = service
-        self._parse = parse
-        self._make_writer = make_writer
+        self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         # A full queue refuses a request before its body is parsed.
         self._service.admission.check(request.state.key.hex())
         body = parse_object(await read_body(request))
-        wanted = self._parse(body)
-        writer = self._make_writer(
-            body,
-            wanted,
+        wanted = self._api.parse(body)
+        asked = Asked(
+            body=body,
+            wanted=wanted,
             request_id=request.state.request_id,
             created_s=int(self._service.unix_s()),
             model=self._service.model_named(wanted.model),
             seed=draw_seed() if wanted.seed is None else wanted.seed,
-            send=send,
-            ignored=wanted.ignored,
         )
+        writer = ReplyWriter(self._api.reply(asked), send)
         log_fields: dict[str, object] = request.state.log_fields
         async with writer.stream.kept_alive():
             try:
-                wanted = await self._fitted(wanted)
+                if wanted.depends_on_template:
+                    wanted = await self._service.client.with_tokenizer(wanted.fitted)
                 await self._reply(wanted, writer, receive, log_fields, request.state.key)
             except CosineError as error:
                 log_fields["error"] = str(error)
@@ -102,15 +98,6 @@ class Endpoint:
                 log_fields["error"] = "internal"
                 await writer.fail(internal())
 
-    async def _fitted(self, wanted: TextRequest) -> TextRequest:
-        """Fit the template options of chats to the target's template. Raises `ApiError` for those it ignores."""
-        prompts = list(wanted.prompts)
-        for index, prompt in enumerate(prompts):
-            if isinstance(prompt, Chat) and (prompt.template_options or prompt.documents or wanted.wishes):
-                fit = partial(fitted, prompt, wishes=wanted.wishes, fields=wanted.template_fields)
-                prompts[index] = await self._service.client.with_tokenizer(fit)
-        return replace(wanted, prompts=tuple(prompts))
-
     async def _reply(
         self, wanted: TextRequest, writer: ReplyWriter, receive: Receive, log_fields: dict[str, object], key: bytes
     ) -> None:
@@ -121,7 +108,7 @@ class Endpoint:
         scope = cache_scope_of(key, wanted.cache_salt.encode(), secret=service.secret)
 
         async def generate() -> None:
-            choices = wanted.choices(writer.seed)
+            choices = wanted.choices(writer.reply.asked.seed)
             with service.admission.admitted(len(choices), key=key.hex()) as slots:
                 events = generated(wanted, choices, service.client, slots, service.observer, cache_scope=scope)
                 async with aclosing(events):
@@ -132,14 +119,15 @@ class Endpoint:
 
         ending = await until_ended(generate(), receive=receive, closing=service.closing)
         # Never the text.
-        generations = [each.generation for each in writer.finished]
+        finished = writer.reply.finished
+        generations = [each.generation for each in finished]
         log_fields |= {
             "choices": len(generations),
             "prompt_tokens": sum(each.usage.prompt_tokens for each in generations),
             "completion_tokens": sum(each.usage.completion_tokens for each in generations),
             "drafted": sum(each.swarm.drafted for each in generations),
             "accepted": sum(each.swarm.accepted for each in generations),
-            "finish_reasons": sorted({reason_of(each) for each in writer.finished}),
+            "finish_reasons": sorted({reason_of(each) for each in finished}),
         }
         match ending:
             case Ending.DONE:

@@ -6,26 +6,13 @@ refused if it could change the text, and else named in a header (docs/decisions/
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import quote
 
-from cosine_gateway.api_errors import unsupported
+from cosine_gateway.api_errors import ApiError, unsupported
 from cosine_gateway.body import Body, ascii_name
-from cosine_gateway.constraints import CONSTRAINTS
-
-HONOURED: Final = CONSTRAINTS | frozenset({
-    "bad_words", "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "max_completion_tokens",
-    "max_tokens", "min_p", "min_tokens", "model", "n", "prediction", "presence_penalty", "repetition_penalty",
-    "seed", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
-})  # fmt: skip
-"""The fields that chats and completions both honour."""
-HONOURED_IN_CHATS: Final = HONOURED | {
-    "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "logprobs", "messages",
-    "parallel_tool_calls", "provenance", "reasoning_effort", "tool_choice", "tools", "top_logprobs",
-}  # fmt: skip
-HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "logprobs", "prompt"}
 
 HARMLESS: Final = frozenset({
     # For the server's accounting, logs and caches, or for latency.
@@ -57,6 +44,10 @@ class Refusal:
 
     reason: str
     neutral: tuple[Any, ...] = ()
+
+    def allows(self, value: Any) -> bool:
+        """Return True for a neutral value. In JSON, 1 equals 1.0, but false does not equal 0."""
+        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.neutral)
 
 
 def refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
@@ -136,10 +127,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     **refused("its name here is min_tokens", min_new_tokens=OFF),
     **refused("send repetition_penalty, which covers the whole text", repeat_penalty=(1,), rep_pen=(1,)),
     **refused("send temperature 0 instead", greedy=(False,)),
-}  # fmt: skip
-"""The fields that would change the text or its format in a way that is not supported."""
-
-_ONLY: Final[Mapping[str, Refusal]] = {
+    # Fields of another kind of body, which honours them.
     **refused(_OWN_TEMPLATE, add_special_tokens=(False,)),
     **refused("a chat is not echoed; use a completion", echo=(False,)),
     **refused("it is for completions; send messages", prompt=()),
@@ -153,8 +141,7 @@ _ONLY: Final[Mapping[str, Refusal]] = {
         tools=NOTHING,
     ),
 }  # fmt: skip
-"""The refusals of fields that belong to another kind of body."""
-
+"""The fields that would change the text or its format in a way that is not supported."""
 
 ABOUT_TEXT: Final = re.compile(
     "adapt|audio|beam|best_of|bias|choice|constrain|decod|dry_|echo|effort|entropy|format|function|generat|grammar"
@@ -202,43 +189,41 @@ def told_ignored(names: Sequence[str]) -> bytes:
     return ", ".join(quote(name, safe="", errors="backslashreplace")[:MAX_SHOWN] for name in names).encode("ascii")
 
 
-def refuse_others(
-    body: Body,
-    honoured: Set[str],
-    *,
-    harmless: Set[str] = HARMLESS,
-    refusals: Mapping[str, Refusal] = REFUSED,
-) -> tuple[str, ...]:
-    """Return the names of unknown fields, which are ignored.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFields:
+    """The fields of one kind of body.
 
-    Raises `ApiError` for the first field that is not honoured, harmless or neutral, and could change the text.
+    honoured: Read and followed. They take precedence over `refused`.
+    harmless: Accepted with any value and ignored.
+    refused: Refused except for neutral values.
     """
-    ignored: list[str] = []
-    for name, value in body.items():
-        if value is None or name in honoured or name in harmless:
-            continue
-        refusal = refusals.get(name) or _ONLY.get(name)
-        if refusal is None:
-            if len(ignored) < MAX_IGNORED and not could_change_text(name, value, honoured):
-                ignored.append(name)
+
+    honoured: Set[str]
+    harmless: Set[str] = HARMLESS
+    refused: Mapping[str, Refusal] = field(default_factory=lambda: REFUSED)
+
+    def check(self, body: Body) -> tuple[str, ...]:
+        """Return the names of unknown fields, which are ignored.
+
+        Raises `ApiError` for the first field that is not honoured, harmless or neutral, and could change the text.
+        """
+        ignored: list[str] = []
+        for name, value in body.items():
+            if value is None or name in self.honoured or name in self.harmless:
                 continue
-            shown = ascii_name(name)
-            nearest = get_close_matches(name, sorted(honoured), n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else "."
-            raise unsupported(shown, f"{shown} is not a known parameter{hint}")
-        # In JSON, 1 equals 1.0, but false does not equal 0.
-        is_neutral = any(
-            value == each and isinstance(value, bool) == isinstance(each, bool) for each in refusal.neutral
-        )
-        # The best n of n are all of them.
-        if not is_neutral and not (name == "best_of" and value == body.get("n")):
-            raise unsupported(name, f"{name} is not supported here: {refusal.reason}.")
-    return tuple(ignored)
+            refusal = self.refused.get(name)
+            if refusal is None:
+                if len(ignored) >= MAX_IGNORED or could_change_text(name, value, self.honoured):
+                    raise _unknown(name, self.honoured)
+                ignored.append(name)
+            # The best n of n are all of them.
+            elif not (refusal.allows(value) or (name == "best_of" and value == body.get("n"))):
+                raise unsupported(name, f"{name} is not supported here: {refusal.reason}.")
+        return tuple(ignored)
 
 
-def refuse_stream_options(options: Body) -> None:
-    """Raise `ApiError` for a stream option that is not honoured."""
-    for name, value in options.items():
-        # Obfuscation only pads messages, so that their sizes do not reveal the length of the text.
-        if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
-            raise unsupported(f"stream_options.{ascii_name(name)}")
+def _unknown(name: str, honoured: Set[str]) -> ApiError:
+    shown = ascii_name(name)
+    nearest = get_close_matches(name, sorted(honoured), n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else "."
+    return unsupported(shown, f"{shown} is not a known parameter{hint}")

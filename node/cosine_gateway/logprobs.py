@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cosine_gateway.api_errors import bad_value
-from cosine_gateway.body import Body, flag, whole_value
+from cosine_gateway.body import Body, flag, whole, whole_field
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
 from cosine_protocol.request import MAX_TOP_LOGPROBS
 
@@ -15,8 +15,7 @@ UTF8: Final = getincrementaldecoder("utf-8")
 
 def read_chat_logprobs(body: Body) -> dict[str, int]:
     """Read a chat's boolean `logprobs` and its number `top_logprobs`. Raises `ApiError`."""
-    top = body.get("top_logprobs")
-    count = 0 if top is None else whole_value(top, "top_logprobs", low=0, high=MAX_TOP_LOGPROBS)
+    count = whole_field(body, "top_logprobs", 0, low=0, high=MAX_TOP_LOGPROBS)
     if flag(body, "logprobs"):
         return {"logprobs": count}
     if count:
@@ -29,7 +28,7 @@ def read_completion_logprobs(body: Body) -> dict[str, int]:
     count = body.get("logprobs")
     if count is None or count is False:
         return {}
-    top = whole_value(count, "logprobs", low=0, high=MAX_TOP_LOGPROBS)
+    top = whole(count, "logprobs", low=0, high=MAX_TOP_LOGPROBS)
     return {"logprobs": top, "prompt_logprobs": top} if flag(body, "echo") else {"logprobs": top}
 
 

@@ -1,10 +1,11 @@
 """Sampling options in request bodies: the fields of OpenAI, vLLM and llama.cpp's server."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cosine_gateway.api_errors import bad_value
-from cosine_gateway.body import Body, flag, real, text, token_ids, whole, whole_value
-from cosine_gateway.constraints import read_constraint
+from cosine_gateway.body import Body, flag, real, text, token_ids, whole, whole_field
+from cosine_gateway.constraints import CONSTRAINTS, read_constraint
 from cosine_p2p.request.options import TEXT_DEFAULTS, GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import MAX_NEW_TOKENS, MAX_TOKEN_ID
@@ -27,30 +28,14 @@ COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_token
 MOST_TOKENS: Final = (1 << 63) - 1
 """Clients that want no limit send their largest integer."""
 
-REALS: Final = (
-    *("temperature", "top_p", "min_p", "repetition_penalty"),
-    *("presence_penalty", "frequency_penalty"),
-)
-
 
 def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
     """Read the generation options of a body; a length must be at least `least_tokens`. Raises `ApiError`."""
-    options: dict[str, Any] = {name: real(body, name, 0.0) for name in REALS if body.get(name) is not None}
-    if options.get("top_p") == 0:
-        # OpenAI's API allows 0: only the best token remains.
-        options["top_p"] = MIN_TOP_P
-    if body.get("top_k") is not None:
-        # -1 disables it in vLLM.
-        options["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
-    found: dict[str, Any] = {
-        "logit_bias": _biases(body),
-        "bad_words": _words(body),
-        "stop_token_ids": token_ids(body.get("stop_token_ids") or [], "stop_token_ids", high=MAX_EOS_TOKENS),
-        "ignore_eos": flag(body, "ignore_eos"),
-        "stop": _stops(body),
-        "prediction": _prediction(body),
-    }
-    options |= {name: value for name, value in found.items() if value} | read_constraint(body)
+    options: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        if body.get(name) is not None and (value := read(body[name], name)) is not None:
+            options["stop" if name == "stop_sequences" else name] = value
+    options |= read_constraint(body)
     for name, value in options.items():
         try:
             read_option(name, value)
@@ -60,78 +45,103 @@ def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
 
 
 def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
-    """Read the limits of the length; OpenAI's newer names take precedence over `max_tokens`."""
+    """Read the limits of the length."""
     lengths: dict[str, int] = {}
-    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+    for name in _LIMITS:
         if body.get(name) is None:
             continue
-        limit = whole(body, name, 0, low=NO_BOUND, high=MOST_TOKENS)
+        limit = whole(body[name], name, low=NO_BOUND, high=MOST_TOKENS)
         if NO_BOUND < limit < least_tokens:
             raise bad_value(name, f"{name} must be at least {least_tokens}, or {NO_BOUND} for no bound.")
         # The context ends before the protocol's limit.
         lengths["max_new_tokens"] = MAX_NEW_TOKENS if limit == NO_BOUND else min(limit, MAX_NEW_TOKENS)
-    if least := whole(body, "min_tokens", 0, low=0, high=MAX_NEW_TOKENS):
+    if least := whole_field(body, "min_tokens", 0, low=0, high=MAX_NEW_TOKENS):
         if least > lengths.get("max_new_tokens", MAX_NEW_TOKENS):
             raise bad_value("min_tokens", "min_tokens must be at most max_tokens.")
         lengths["min_tokens"] = least
     return lengths
 
 
-def _prediction(body: Body) -> str:
+def _top_p(value: Any, name: str) -> float:
+    """Read a share; OpenAI's API allows 0, which leaves only the best token."""
+    return real(value, name) or MIN_TOP_P
+
+
+def _top_k(value: Any, name: str) -> int:
+    """Read a number of candidates; -1 disables it in vLLM."""
+    return max(0, whole(value, name, low=-1, high=MAX_TOKEN_ID))
+
+
+def _stop_tokens(value: Any, name: str) -> tuple[int, ...] | None:
+    return token_ids(value or [], name, high=MAX_EOS_TOKENS) or None
+
+
+def _ignore_eos(value: Any, name: str) -> bool | None:
+    return flag({name: value}, name) or None
+
+
+def _prediction(value: Any, name: str) -> str | None:
     """Read OpenAI's predicted text: a string, or parts of type text."""
-    prediction = body.get("prediction")
-    if prediction is None:
-        return ""
-    if not isinstance(prediction, dict) or prediction.get("type") != "content":
-        raise bad_value("prediction", "prediction must be an object with type content.")
-    content = prediction.get("content")
+    if not isinstance(value, dict) or value.get("type") != "content":
+        raise bad_value(name, f"{name} must be an object with type content.")
+    content = value.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     if not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
-        raise bad_value("prediction", "The content of a prediction must be text, or parts of type text.")
-    return "".join(text(part.get("text"), "prediction") for part in parts)
+        raise bad_value(name, "The content of a prediction must be text, or parts of type text.")
+    return "".join(text(part.get("text"), name) for part in parts) or None
 
 
-def _stops(body: Body) -> tuple[str, ...]:
+def _stops(value: Any, name: str) -> tuple[str, ...] | None:
     """Read the stop texts; empty ones are ignored, as in llama.cpp's server."""
-    name = "stop" if body.get("stop_sequences") is None else "stop_sequences"
-    stop = body.get(name)
-    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    stops = [each for each in (text(each, name) for each in stops) if each]
+    given = value if isinstance(value, list) else [value]
+    stops = tuple(each for each in (text(each, name) for each in given) if each)
     if len(stops) > MAX_STOPS or any(len(each) > MAX_STOP_CHARACTERS for each in stops):
         raise bad_value(
             name, f"{name} must be at most {MAX_STOPS} texts of at most {MAX_STOP_CHARACTERS} characters."
         )
-    return tuple(stops)
+    return stops or None
 
 
-def _words(body: Body) -> tuple[str, ...]:
+def _words(value: Any, name: str) -> tuple[str, ...] | None:
     """Read the words that the text must not contain."""
-    words = body.get("bad_words")
-    if words is None:
-        return ()
-    if not isinstance(words, list) or len(words) > MAX_WORDS:
-        raise bad_value("bad_words", f"bad_words must be a list of at most {MAX_WORDS} texts.")
-    words = [text(word, "bad_words") for word in words]
+    if not isinstance(value, list) or len(value) > MAX_WORDS:
+        raise bad_value(name, f"{name} must be a list of at most {MAX_WORDS} texts.")
+    words = tuple(text(word, name) for word in value)
     if any(not 0 < len(word) <= MAX_STOP_CHARACTERS for word in words):
-        raise bad_value("bad_words", f"Each of bad_words must have 1 to {MAX_STOP_CHARACTERS} characters.")
-    return tuple(words)
+        raise bad_value(name, f"Each of {name} must have 1 to {MAX_STOP_CHARACTERS} characters.")
+    return words or None
 
 
-def _biases(body: Body) -> dict[int, float]:
+def _biases(value: Any, name: str) -> dict[int, float] | None:
     """Read token biases: OpenAI's object, or llama.cpp's pairs, in which false bans a token."""
-    biases = body.get("logit_bias") or {}
-    pairs = list(biases.items()) if isinstance(biases, dict) else biases
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
     if not isinstance(pairs, list) or len(pairs) > MAX_BIASES:
-        raise bad_value(
-            "logit_bias", f"logit_bias must be an object of at most {MAX_BIASES} token ids and numbers."
-        )
+        raise bad_value(name, f"{name} must be an object of at most {MAX_BIASES} token ids and numbers.")
     found: dict[int, float] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise bad_value("logit_bias", "logit_bias must be an object of token ids and numbers.")
+            raise bad_value(name, f"{name} must be an object of token ids and numbers.")
         token, bias = pair
         if isinstance(token, str) and token.isascii() and token.isdecimal():
             token = int(token[:20])
-        name = whole_value(token, "logit_bias", low=0, high=MAX_TOKEN_ID)
-        found[name] = -MAX_BIAS if bias is False else real({"logit_bias": bias}, "logit_bias", 0.0)
-    return found
+        found[whole(token, name, low=0, high=MAX_TOKEN_ID)] = -MAX_BIAS if bias is False else real(bias, name)
+    return found or None
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    **dict.fromkeys(("temperature", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"), real),
+    "top_p": _top_p,
+    "top_k": _top_k,
+    "logit_bias": _biases,
+    "bad_words": _words,
+    "stop_token_ids": _stop_tokens,
+    "ignore_eos": _ignore_eos,
+    "stop": _stops,
+    "stop_sequences": _stops,
+    "prediction": _prediction,
+}
+"""The readers of the fields of a client option; None means that a value asks for nothing."""
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""The names of the maximum length; later names take precedence."""
+OPTION_FIELDS: Final = frozenset({*_READERS, *CONSTRAINTS, *_LIMITS, "min_tokens"})
+"""The fields that `read_options` reads. No API has all of them."""

@@ -25,10 +25,11 @@ from cosine_engine.openai.server import read_piece
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_gateway.api_errors import ApiError
 from cosine_gateway.body import parse_object
+from cosine_gateway.chats import parse_chat
+from cosine_gateway.completions import parse_completion
+from cosine_gateway.http.tokenizer import detokenized, tokenized
 from cosine_gateway.messages.request import parse_message
 from cosine_gateway.responses.request import parse_response
-from cosine_gateway.text_request import parse_chat, parse_completion
-from cosine_gateway.tokens import detokenized, tokenized
 from cosine_node.endpoint_audit.asking import EndpointQuestion, read_answer
 from cosine_p2p.request.generation_config import FILE_NAME, read_generation_config
 from cosine_p2p.request.model_defaults import apply_defaults

@@ -10,14 +10,14 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from starlette.types import Send
 
-from cosine_gateway.messages.reply import message_writer
-from cosine_gateway.messages.request import parse_message
-from cosine_gateway.replies import CHAT, COMPLETION, choices_writer
-from cosine_gateway.reply_writer import MakeWriter, ReplyWriter
-from cosine_gateway.responses.reply import response_writer
-from cosine_gateway.responses.request import parse_response
-from cosine_gateway.text_request import Parse, parse_chat, parse_completion
+from cosine_gateway.chats import CHATS
+from cosine_gateway.completions import COMPLETIONS
+from cosine_gateway.messages.reply import MESSAGES
+from cosine_gateway.reply import Api, Asked, ReplyWriter
+from cosine_gateway.responses.reply import RESPONSES
+from cosine_gateway.text_request import TextRequest
 from tests.gateway.gateways import PROMPT, Gateway, Reply
 
 Json = dict[str, Any]
@@ -33,13 +33,10 @@ class Dialect:
     event. `overloaded` is the status where no place is free.
     """
 
-    path: str
-    prompt_field: str
+    api: Api
     limit: str
     stop: str | None
     asking: Callable[[str], Json]
-    parse: Parse
-    make_writer: MakeWriter
     whole: TypeAdapter[Any]
     event: TypeAdapter[Any]
     text: Callable[[Json], str]
@@ -47,6 +44,13 @@ class Dialect:
     usage: Callable[[Json], tuple[int, int]]
     failed: Callable[[Json], str | None]
     overloaded: int = 503
+
+    @property
+    def path(self) -> str:
+        return f"/v1{self.api.path}"
+
+    def parse(self, body: Json) -> TextRequest:
+        return self.api.parse(body)
 
     def body(self, prompt: str = PROMPT, *, tokens: int = 24, **fields: Any) -> Json:
         """A request for a greedy text."""
@@ -57,10 +61,10 @@ class Dialect:
         given = {name: fields.pop(name) for name in ("hang_up", "headers") if name in fields}
         return await gateway.post(self.path, self.body(prompt, **fields), **given)
 
-    def writer(self, body: Json, **about: Any) -> ReplyWriter:
+    def writer(self, body: Json, send: Send) -> ReplyWriter:
         """The writer of the reply to a body."""
-        fields = {"request_id": "r", "created_s": 9, "model": "m", "seed": 7, **about}
-        return self.make_writer(body, self.parse(body), **fields)
+        asked = Asked(body=body, wanted=self.parse(body), request_id="r", created_s=9, model="m", seed=7)
+        return ReplyWriter(self.api.reply(asked), send)
 
     def events(self, sent: bytes) -> list[Json]:
         """The events of a stream, each checked; comments and the mark at the end are left out."""
@@ -115,11 +119,8 @@ def _delta(event: Json, kind: str) -> str:
 OPENAIS: Final[Json] = {"stop": "stop", "usage": _openais_usage, "failed": _openais_failure, "limit": "max_tokens"}
 DIALECTS: Final = {
     "chats": Dialect(
-        path="/v1/chat/completions",
-        prompt_field="messages",
+        api=CHATS,
         asking=_chat,
-        parse=parse_chat,
-        make_writer=choices_writer(CHAT),
         whole=TypeAdapter(ChatCompletion),
         event=TypeAdapter(ChatCompletionChunk),
         text=lambda body: body["choices"][0]["message"]["content"],
@@ -127,11 +128,8 @@ DIALECTS: Final = {
         **OPENAIS,
     ),
     "completions": Dialect(
-        path="/v1/completions",
-        prompt_field="prompt",
+        api=COMPLETIONS,
         asking=lambda text: {"prompt": text},
-        parse=parse_completion,
-        make_writer=choices_writer(COMPLETION),
         whole=TypeAdapter(Completion),
         event=TypeAdapter(Json),
         text=lambda body: body["choices"][0]["text"],
@@ -139,13 +137,10 @@ DIALECTS: Final = {
         **OPENAIS,
     ),
     "responses": Dialect(
-        path="/v1/responses",
-        prompt_field="input",
+        api=RESPONSES,
         limit="max_output_tokens",
         stop=None,
         asking=lambda text: {"input": text},
-        parse=parse_response,
-        make_writer=response_writer,
         whole=TypeAdapter(Response),
         event=TypeAdapter(ResponseStreamEvent),
         text=lambda body: body["output"][-1]["content"][0]["text"],
@@ -154,13 +149,10 @@ DIALECTS: Final = {
         failed=lambda event: event["code"] if event["type"] == "error" else None,
     ),
     "messages": Dialect(
-        path="/v1/messages",
-        prompt_field="messages",
+        api=MESSAGES,
         limit="max_tokens",
         stop="stop_sequences",
         asking=_chat,
-        parse=parse_message,
-        make_writer=message_writer,
         whole=TypeAdapter(Message),
         event=TypeAdapter(RawMessageStreamEvent),
         text=lambda body: body["content"][0]["text"],

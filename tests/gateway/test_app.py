@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_gateway.api_errors import internal, of_failure
-from cosine_gateway.http.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
 from cosine_gateway.http.middleware import REQUEST_ID, is_own_name, key_digest, matched_key, request_id
+from cosine_gateway.http.models import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,

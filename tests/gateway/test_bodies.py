@@ -9,9 +9,11 @@ from starlette.requests import Request
 
 from cosine_gateway.api_errors import ApiError
 from cosine_gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_body
+from cosine_gateway.chats import parse_chat
+from cosine_gateway.completions import parse_completion
 from cosine_gateway.fields import HARMLESS, REFUSED
 from cosine_gateway.text_options import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_WORDS
-from cosine_gateway.text_request import MAX_CHOICES, Parse, parse_chat, parse_completion
+from cosine_gateway.text_request import MAX_CHOICES, Parse
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.request.chat import Chat
 from cosine_protocol.fields import MAX_NEW_TOKENS
@@ -38,7 +40,7 @@ def test_what_is_not_said_or_null_has_openais_default_and_harmless_fields_change
     assert (wanted.is_streamed, wanted.includes_usage, wanted.is_echoed) == (False, False, False)
     names = ["n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stream"]
     names += ["stream_options", "logit_bias", "bad_words", "stop_token_ids", "min_tokens", "ignore_eos"]
-    assert parse(body | dict.fromkeys([*names, *REFUSED, "unheard_of"])) == wanted
+    assert parse(dict.fromkeys([*names, *REFUSED, "unheard_of"]) | body) == wanted
     assert parse(body | {name: [1] for name in HARMLESS}) == wanted
     # The model's name is optional.
     assert parse({name: value for name, value in body.items() if name != "model"}).model is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_gateway.replies import PROOF_FORMAT
+from cosine_gateway.choices_reply import PROOF_FORMAT
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
 from tests.gateway.gateways import PROMPT, asked, text_of

@@ -6,8 +6,9 @@ import pytest
 
 from cosine_engine import zoo
 from cosine_gateway.api_errors import ApiError
-from cosine_gateway.text_request import OWN_FIELDS, parse_chat
-from cosine_gateway.tokens import described, fitted
+from cosine_gateway.chats import parse_chat
+from cosine_gateway.http.tokenizer import described
+from cosine_gateway.messages.request import parse_message
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.tokenizer import BLOCKING_CHARACTERS, load_tokenizer
 from cosine_protocol.errors import PromptTooLong
@@ -92,20 +93,21 @@ class Thinking(ChatLetters):
 def test_options_that_the_template_does_not_read_are_refused_unless_neutral(
     options: dict[str, Any], field: str | None
 ) -> None:
-    (chat,) = parse_chat({"messages": CHAT, **options}).prompts
-    assert isinstance(chat, Chat)
+    wanted = parse_chat({"messages": CHAT, **options})
     if field is None:
-        assert fitted(chat, Thinking(), wishes={}, fields=OWN_FIELDS) == chat
+        assert wanted.fitted(Thinking()) == wanted
         return
     with pytest.raises(ApiError) as refused:
-        fitted(chat, Thinking(), wishes={}, fields=OWN_FIELDS)
+        wanted.fitted(Thinking())
     assert (refused.value.status, refused.value.param) == (400, field)
 
 
 def test_a_wish_that_the_template_does_not_read_is_omitted() -> None:
-    wishes = {"enable_thinking": False, "reasoning_effort": "high"}
-    chat = fitted(Chat(CHAT, template_options={"other": ""}), Thinking(), wishes=wishes, fields=OWN_FIELDS)
-    assert chat.template_options == {"other": "", "enable_thinking": False}
+    wishes = {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
+    (chat,) = parse_message({"messages": CHAT, "max_tokens": 9, **wishes}).fitted(Thinking()).prompts
+    assert isinstance(chat, Chat)
+    # A template that names `enable_thinking` names `thinking` too.
+    assert chat.template_options == {"enable_thinking": False, "thinking": False}
 
 
 def test_a_text_is_refused_by_its_length_and_a_long_one_is_tokenized_as_by_its_library() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cosine_gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_gateway.event_stream import sent_event
 from cosine_gateway.messages.reply import call_input
-from cosine_gateway.reply_writer import metrics
+from cosine_gateway.reply import metrics
 from cosine_gateway.responses.items import kept, kept_text
 from cosine_gateway.text_request import RequestedChoice
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, ToolCall

@@ -34,7 +34,7 @@ def reply_events(parts: Sequence[Part], **changes: Any) -> list[ChoiceEvent]:
 async def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> bytes:
     """The body that the writer of a dialect sends for some events; `fields` are those of the request."""
     send = AsyncMock()
-    writer = dialect.writer(dialect.body("hi", **fields), send=send)
+    writer = dialect.writer(dialect.body("hi", **fields), send)
     for event in events:
         await writer.take(event)
     assert send.called == writer.stream.is_begun == bool(fields.get("stream"))

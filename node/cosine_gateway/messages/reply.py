@@ -1,16 +1,14 @@
-"""The writer of messages, whole and streamed, and the blocks of their content."""
+"""Replies of messages, whole and streamed: one message of blocks."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_gateway.api_errors import ApiError, error_body
-from cosine_gateway.body import Body
-from cosine_gateway.messages.request import shows_thinking
-from cosine_gateway.reply_writer import Json, OneTextWriter, ReplyWriter
-from cosine_gateway.text_request import TextRequest
-from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
+from cosine_gateway.choices import ChoiceFinished, ChoicePart
+from cosine_gateway.messages.request import parse_message
+from cosine_gateway.reply import Api, Asked, Json, ReplyFormat
+from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning
 from cosine_p2p.request.results import Generation
 
 _DELTAS: Final = {
@@ -21,85 +19,108 @@ _DELTAS: Final = {
 """The type and field of the deltas of each kind of block."""
 
 
-@dataclass
-class ContentBlock:
-    """A block that grows; `begun` is its initial state."""
+class MessageReply(ReplyFormat):
+    """One message.
 
-    index: int
-    begun: Json
-    pieces: list[str] = field(default_factory=list)
-
-    @property
-    def kind(self) -> str:
-        return str(self.begun["type"])
-
-    def whole(self) -> Json:
-        """The complete block."""
-        said = "".join(self.pieces)
-        match self.kind:
-            case "tool_use":
-                return self.begun | {"input": call_input(said)}
-            case kind:
-                return self.begun | {kind: said}
-
-
-class ContentBlocks:
-    """Converts parts to blocks.
-
-    Blocks of thinking have a `signature`, without which clients do not send them back. Thinking that is not shown
-    is a block without text.
+    Its last block grows while `_said` is not None. Blocks of thinking have a `signature`, without which clients do
+    not send them back; thinking that the request omits is a block without text.
     """
 
-    def __init__(self, *, signature: str, shows_thinking: bool = True) -> None:
-        self._signature = signature
-        self._shows_thinking = shows_thinking
-        self._open: ContentBlock | None = None
-        self.content: list[Json] = []
-        self.has_calls = False
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        thinking = asked.body.get("thinking") or {}
+        self._shows_thinking = thinking.get("display") != "omitted"
+        self._content: list[Json] = []
+        self._said: list[str] | None = None
 
-    def add(self, part: Part) -> Iterator[Json]:
-        """Yield the events of one more part."""
-        match part:
+    def _opening(self, index: int) -> Iterator[Json]:
+        prompt_tokens = 0 if self.started is None else len(self.started.request.prompt)
+        # The cached part of the prompt is known only at the end.
+        begun = {"input_tokens": prompt_tokens, "output_tokens": 0}
+        yield {"type": "message_start", "message": self._message() | {"usage": begun}}
+        yield {"type": "ping"}
+
+    def _added(self, event: ChoicePart) -> Iterator[Json]:
+        match event.part:
             case Content(said):
-                yield from self._go_on({"type": "text", "text": ""})
+                yield from self._continue({"type": "text", "text": ""})
             case Reasoning(said):
-                yield from self._go_on({"type": "thinking", "thinking": "", "signature": self._signature})
+                signature = self.asked.request_id
+                yield from self._continue({"type": "thinking", "thinking": "", "signature": signature})
                 if not self._shows_thinking:
                     return
             case CallBegun(_, call_id, name):
-                self.has_calls = True
                 yield from self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
                 return
             case CallArguments(_, said):
                 pass
-        assert self._open is not None
-        self._open.pieces.append(said)
-        kind, name = _DELTAS[self._open.kind]
+        assert self._said is not None
+        self._said.append(said)
+        kind, name = _DELTAS[self._content[-1]["type"]]
         yield self._event("delta", delta={"type": kind, name: said})
 
-    def end(self) -> Iterator[Json]:
-        """Yield the events that end the content."""
-        if self._open is not None:
-            if self._open.kind == "thinking":
-                yield self._event("delta", delta={"type": "signature_delta", "signature": self._signature})
-            yield self._event("stop")
-            self.content.append(self._open.whole())
-            self._open = None
+    def _ended(self, event: ChoiceFinished) -> Iterator[Json]:
+        yield from self._end_block()
 
-    def _go_on(self, begun: Json) -> Iterator[Json]:
-        if self._open is None or self._open.kind != begun["type"]:
-            yield from self._begin(begun)
+    def _continue(self, block: Json) -> Iterator[Json]:
+        """Begin a block unless one of its type grows."""
+        if self._said is None or self._content[-1]["type"] != block["type"]:
+            yield from self._begin(block)
 
-    def _begin(self, begun: Json) -> Iterator[Json]:
-        yield from self.end()
-        self._open = ContentBlock(len(self.content), begun)
+    def _begin(self, block: Json) -> Iterator[Json]:
+        yield from self._end_block()
+        self._content.append(block)
+        self._said = []
         # Clients append the signature's delta to this one.
-        told = begun | ({"signature": ""} if "signature" in begun else {})
-        yield self._event("start", content_block=told)
+        yield self._event("start", content_block=block | ({"signature": ""} if "signature" in block else {}))
+
+    def _end_block(self) -> Iterator[Json]:
+        if self._said is None:
+            return
+        block, said, self._said = self._content[-1], "".join(self._said), None
+        kind = block["type"]
+        if kind == "thinking":
+            yield self._event("delta", delta={"type": "signature_delta", "signature": block["signature"]})
+        yield self._event("stop")
+        self._content[-1] = block | ({"input": call_input(said)} if kind == "tool_use" else {kind: said})
 
     def _event(self, kind: str, **fields: Any) -> Json:
-        assert self._open is not None
-        return {"type": f"content_block_{kind}", "index": self._open.index, **fields}
+        return {"type": f"content_block_{kind}", "index": len(self._content) - 1, **fields}
+
+    def closing(self) -> Iterator[Json]:
+        done = self.finished[0].generation
+        yield {"type": "message_delta", "delta": self._ending(done), "usage": usage(done)} | self._metrics()
+        yield {"type": "message_stop"}
+
+    def whole(self) -> Json:
+        done = self.finished[0].generation
+        return self._message() | self._ending(done) | {"usage": usage(done)} | self._metrics()
+
+    def failure(self, problem: ApiError) -> Iterator[Json]:
+        yield error_body(problem, request_id=self.asked.request_id)
+
+    def _message(self) -> Json:
+        """The message so far, without a reason to stop."""
+        return {
+            "id": f"msg_{self.asked.request_id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.asked.model,
+            "content": list(self._content),
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+
+    def _ending(self, done: Generation) -> Json:
+        reason, sequence = "end_turn", None
+        if done.finish_reason == "length":
+            is_bound = done.usage.completion_tokens >= self.asked.wanted.asked["max_new_tokens"]
+            reason = "max_tokens" if is_bound else "model_context_window_exceeded"
+        elif any(block["type"] == "tool_use" for block in self._content):
+            reason = "tool_use"
+        elif done.stop_text is not None:
+            reason, sequence = "stop_sequence", done.stop_text
+        return {"stop_reason": reason, "stop_sequence": sequence}
 
 
 def call_input(arguments: str) -> Json:
@@ -111,67 +132,6 @@ def call_input(arguments: str) -> Json:
     return found if isinstance(found, dict) else {"input": found}
 
 
-@dataclass(kw_only=True)
-class MessageWriter(OneTextWriter):
-    """Writes one message of at most `most_tokens`."""
-
-    blocks: ContentBlocks
-    most_tokens: int
-
-    def _opening(self) -> Iterator[Json]:
-        prompt_tokens = len(self.asked.prompt) if self.asked is not None else 0
-        # The cached part of the prompt is known only at the end.
-        begun = {"input_tokens": prompt_tokens, "output_tokens": 0}
-        yield {"type": "message_start", "message": self._message() | {"usage": begun}}
-        yield {"type": "ping"}
-
-    def _added(self, part: Part) -> Iterator[Json]:
-        return self.blocks.add(part)
-
-    def _ended(self, done: Generation) -> Iterator[Json]:
-        return self.blocks.end()
-
-    def _closing(self, done: Generation) -> Iterator[Json]:
-        ending = {"type": "message_delta", "delta": self._ending(done), "usage": usage(done)}
-        yield ending | self._metrics()
-        yield {"type": "message_stop"}
-
-    def _failure(self, problem: ApiError) -> Iterator[Json]:
-        yield error_body(problem, request_id=self.request_id)
-
-    def _whole(self, done: Generation) -> Json:
-        return self._message() | self._ending(done) | {"usage": usage(done)} | self._metrics()
-
-    def _message(self) -> Json:
-        """The message so far, without a reason to stop."""
-        return {
-            "id": f"msg_{self.request_id}",
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": list(self.blocks.content),
-            "stop_reason": None,
-            "stop_sequence": None,
-        }
-
-    def _ending(self, done: Generation) -> Json:
-        reason, sequence = "end_turn", None
-        if done.finish_reason == "length":
-            is_bound = done.usage.completion_tokens >= self.most_tokens
-            reason = "max_tokens" if is_bound else "model_context_window_exceeded"
-        elif self.blocks.has_calls:
-            reason = "tool_use"
-        elif done.stop_text is not None:
-            reason, sequence = "stop_sequence", done.stop_text
-        return {"stop_reason": reason, "stop_sequence": sequence}
-
-
-def message_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-    blocks = ContentBlocks(signature=about["request_id"], shows_thinking=shows_thinking(body))
-    most_tokens = wanted.asked["max_new_tokens"]
-    return MessageWriter(blocks=blocks, most_tokens=most_tokens, is_streamed=wanted.is_streamed, **about)
-
-
 def usage(done: Generation) -> Json:
     """Token counts; cached prompt tokens are counted separately, and writing them to the cache is free."""
     return {
@@ -181,3 +141,6 @@ def usage(done: Generation) -> Json:
         "output_tokens": done.usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": done.usage.reasoning_tokens},
     }
+
+
+MESSAGES: Final = Api("/messages", parse_message, MessageReply)

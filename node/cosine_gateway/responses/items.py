@@ -184,13 +184,9 @@ class OutputItems:
         self._logprobs: list[Json] = []
         self.output: list[Json] = []
 
-    def weigh(self, logprobs: Sequence[Json]) -> None:
-        """Take the log-probabilities of the next part; they are dropped unless it belongs to a message."""
-        self._logprobs += logprobs
-
-    def add(self, part: Part) -> Iterator[Json]:
-        """Yield the events of one more part."""
-        logprobs, self._logprobs = self._logprobs, []
+    def add(self, part: Part, logprobs: list[Json]) -> Iterator[Json]:
+        """Yield the events of one more part; its log-probabilities are dropped unless it belongs to a message."""
+        logprobs, self._logprobs = self._logprobs + logprobs, []
         match part:
             case Content(""):
                 # The text of these tokens is held back.

@@ -1,92 +1,89 @@
-"""The writer of responses, whole and streamed."""
+"""Replies of responses, whole and streamed."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from cosine_gateway.api_errors import ApiError
 from cosine_gateway.body import Body
-from cosine_gateway.choices import ChoicePart
+from cosine_gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart
 from cosine_gateway.logprobs import ChatLogprobs
-from cosine_gateway.reply_writer import Json, OneTextWriter, ReplyWriter
+from cosine_gateway.reply import Api, Asked, Json, ReplyFormat
 from cosine_gateway.responses.items import OutputItems
-from cosine_gateway.responses.request import KEPT_REASONING
+from cosine_gateway.responses.request import KEPT_REASONING, parse_response
 from cosine_gateway.responses.tools import Tools
-from cosine_gateway.text_request import TextRequest
-from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.results import Generation
 
 
-@dataclass(kw_only=True)
-class ResponseWriter(OneTextWriter):
-    """Writes one response; `told_again` are fields repeated from the request, `events` counts the events sent."""
+class ResponseReply(ReplyFormat):
+    """One response, whose output is a list of items. The events of its stream are numbered."""
 
-    items: OutputItems
-    told_again: Json
-    events: int = 0
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        tools, reasoning = Tools.read(asked.body), asked.body.get("reasoning") or {}
+        self._items = OutputItems(
+            asked.request_id,
+            tools,
+            is_summarized=(reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none",
+            is_kept=KEPT_REASONING in (asked.body.get("include") or ()),
+        )
+        self._told_again = told_again(asked.body, tools)
+        self._events = 0
 
-    async def _take_part(self, event: ChoicePart) -> None:
-        self.items.weigh([_weighed(each) for each in ChatLogprobs().of(event.logprobs, "")["content"]])
-        await super()._take_part(event)
+    def take(self, event: ChoiceEvent) -> Iterator[Json]:
+        return self._numbered(super().take(event))
 
-    def _opening(self) -> Iterator[Json]:
+    def _opening(self, index: int) -> Iterator[Json]:
         for kind in ("response.created", "response.in_progress"):
             yield {"type": kind, "response": self._response("in_progress")}
 
-    def _added(self, part: Part) -> Iterator[Json]:
-        return self.items.add(part)
+    def _added(self, event: ChoicePart) -> Iterator[Json]:
+        logprobs = [_weighed(each) for each in ChatLogprobs().of(event.logprobs, "")["content"]]
+        return self._items.add(event.part, logprobs)
 
-    def _ended(self, done: Generation) -> Iterator[Json]:
-        return self.items.end(_status(done))
+    def _ended(self, event: ChoiceFinished) -> Iterator[Json]:
+        return self._items.end(_status(event.generation))
 
-    def _closing(self, done: Generation) -> Iterator[Json]:
-        yield {"type": f"response.{_status(done)}", "response": self._whole(done)}
+    def closing(self) -> Iterator[Json]:
+        response = self.whole()
+        return self._numbered([{"type": f"response.{response['status']}", "response": response}])
 
-    def _failure(self, problem: ApiError) -> Iterator[Json]:
-        # Clients read one of the two.
-        yield {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
-        yield {"type": "response.failed", "response": self._response("failed", problem=problem)}
-
-    def _whole(self, done: Generation) -> Json:
+    def whole(self) -> Json:
+        done = self.finished[0].generation
         return self._response(_status(done), done)
 
-    async def _write_event(self, body: Json) -> None:
-        numbered = {"type": body["type"], "sequence_number": self.events, **body}
-        self.events += 1
-        await super()._write_event(numbered)
+    def failure(self, problem: ApiError) -> Iterator[Json]:
+        # Clients read one of the two.
+        error = {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
+        failed = {"type": "response.failed", "response": self._response("failed", problem=problem)}
+        return self._numbered([error, failed])
+
+    def _numbered(self, events: Iterable[Json]) -> Iterator[Json]:
+        for event in events:
+            yield {"type": event["type"], "sequence_number": self._events, **event}
+            self._events += 1
 
     def _response(self, status: str, done: Generation | None = None, problem: ApiError | None = None) -> Json:
         """The response so far; `done` and `problem` are its end."""
-        sampling = self.asked.sampling if self.asked is not None else None
+        sampling = None if self.started is None else self.started.request.sampling
         is_cut = status == "incomplete"
         return {
-            "id": f"resp_{self.request_id}",
+            "id": f"resp_{self.asked.request_id}",
             "object": "response",
-            "created_at": self.created_s,
+            "created_at": self.asked.created_s,
             "status": status,
             "background": False,
             "error": None if problem is None else {"code": "server_error", "message": problem.message},
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "model": self.model,
-            "output": list(self.items.output),
+            "model": self.asked.model,
+            "output": list(self._items.output),
             "previous_response_id": None,
-            "temperature": sampling.temperature if sampling is not None else None,
-            "top_p": sampling.top_p if sampling is not None else None,
+            "temperature": None if sampling is None else sampling.temperature,
+            "top_p": None if sampling is None else sampling.top_p,
             "system_fingerprint": self.fingerprint,
-            **self.told_again,
+            **self._told_again,
             "usage": None if done is None else usage(done),
             **({} if done is None else self._metrics()),
         }
-
-
-def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-    tools = Tools.read(body)
-    reasoning = body.get("reasoning") or {}
-    is_summarized = (reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none"
-    is_kept = KEPT_REASONING in (body.get("include") or ())
-    items = OutputItems(about["request_id"], tools, is_summarized=is_summarized, is_kept=is_kept)
-    again = told_again(body, tools)
-    return ResponseWriter(items=items, told_again=again, is_streamed=wanted.is_streamed, **about)
 
 
 def told_again(body: Body, tools: Tools) -> Json:
@@ -131,3 +128,6 @@ def _weighed(token: Json) -> Json:
 
 def _status(done: Generation) -> str:
     return "incomplete" if done.finish_reason == "length" else "completed"
+
+
+RESPONSES: Final = Api("/responses", parse_response, ResponseReply)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_gateway.api_errors import bad_value, unsupported
-from cosine_gateway.body import Body, ascii_name, objects, required, text, unicode_throughout
+from cosine_gateway.body import Body, objects, required, schema_object, stated_text, text, text_field, wrong_type
 from cosine_p2p.request.chat import NamedTool, ToolChoice
 
 Json = dict[str, Any]
@@ -82,15 +82,11 @@ class Tools:
 
     def _known(self, choice: Any) -> str:
         """Return the flat name of a tool that a choice names."""
-        name = choice.get("name") if isinstance(choice, dict) else None
-        namespace = choice.get("namespace") if isinstance(choice, dict) else None
+        given = choice if isinstance(choice, dict) else {}
+        name, namespace = given.get("name"), given.get("namespace")
+        tools = self.by_name.items()
         found = next(
-            (
-                flat
-                for flat, tool in self.by_name.items()
-                if name == tool.name and namespace in (None, tool.namespace)
-            ),
-            None,
+            (flat for flat, tool in tools if name == tool.name and namespace in (None, tool.namespace)), None
         )
         if found is None:
             raise bad_value("tool_choice", "tool_choice names a tool that is not among tools.")
@@ -113,10 +109,8 @@ def _functions(definition: Json, path: str) -> Iterator[tuple[Tool, Json]]:
                     raise unsupported(f"{inner_path}.type", f"{inner_path} is a namespace in a namespace.")
                 for tool, function in _functions(each, inner_path):
                     yield Tool(tool.name, namespace, tool.is_custom), function
-        case kind:
-            shown = ascii_name(kind) if isinstance(kind, str) else "that"
-            reason = "only function, custom and namespace are supported"
-            raise unsupported(f"{path}.type", f"{path} is of type {shown}: {reason}.")
+        case _:
+            raise wrong_type(definition, path, "only function, custom and namespace are supported")
 
 
 def _type(value: Any) -> Any:
@@ -124,7 +118,7 @@ def _type(value: Any) -> Any:
 
 
 def _name(definition: Json, path: str) -> str:
-    name = text(required(definition, "name", path=f"{path}.name"), f"{path}.name")
+    name = text_field(definition, "name", path)
     if not name:
         raise bad_value(f"{path}.name", f"{path}.name must not be empty.")
     return name
@@ -133,20 +127,16 @@ def _name(definition: Json, path: str) -> str:
 def _described(definition: Json, path: str) -> Json:
     """Read the description and parameters of a function."""
     found: Json = {}
-    if definition.get("description") is not None:
-        found["description"] = text(definition["description"], f"{path}.description")
-    parameters = definition.get("parameters")
-    if parameters is not None:
-        if not isinstance(parameters, dict):
-            raise bad_value(f"{path}.parameters", f"{path}.parameters must be a JSON schema: an object.")
-        found["parameters"] = unicode_throughout(parameters, f"{path}.parameters")
+    if (description := stated_text(definition, "description", path)) is not None:
+        found["description"] = description
+    if definition.get("parameters") is not None:
+        found["parameters"] = schema_object(definition["parameters"], f"{path}.parameters")
     return found
 
 
 def _custom(definition: Json, path: str) -> Json:
     """Convert a custom tool to a function of one text; the grammar of its input is described, not enforced."""
-    described = definition.get("description")
-    told = [] if described is None else [text(described, f"{path}.description")]
+    told = [] if (description := stated_text(definition, "description", path)) is None else [description]
     match definition.get("format"):
         case None | {"type": "text"}:
             pass
