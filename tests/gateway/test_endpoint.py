@@ -11,6 +11,7 @@ from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
+from tests.gateway.dialects import DIALECTS, Dialect
 from tests.gateway.gateways import MODEL, PROMPT, Gateway, Reply, in_gateway, text_of, with_gateway
 from tests.swarm.reference import plain_stream
 
@@ -140,20 +141,13 @@ async def test_a_prediction_changes_no_text_and_its_tokens_are_counted(running: 
     assert told == [(0, 0), (TOKENS, 0), (7, 4)]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("stream", [False, True])
 @in_gateway()
 async def test_every_reply_tells_by_its_headers_where_it_comes_from(
-    running: Gateway, path: str, stream: bool
+    running: Gateway, dialect: Dialect, stream: bool
 ) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 2, "stream": stream}
-    if path == "/v1/responses":
-        asked |= {"input": PROMPT, "max_output_tokens": asked.pop("max_tokens")}
-    elif path == "/v1/completions":
-        asked["prompt"] = PROMPT
-    else:
-        asked["messages"] = [{"role": "user", "content": PROMPT}]
-    reply = await running.post(path, asked)
+    reply = await dialect.ask(running, tokens=2, stream=stream)
     verifier, _ = running.swarm.members
     assert reply.status == 200
     assert reply.headers["x-cosine-verifier"] == verifier.transport.peer_id
