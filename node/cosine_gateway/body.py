@@ -22,6 +22,8 @@ NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?")
 """A decimal number in JSON syntax, without an exponent."""
 
 Body = Mapping[str, Any]
+Json = dict[str, Any]
+"""A JSON object that is written."""
 
 
 async def read_body(request: Request) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from cosine_gateway.api_errors import bad_value, unsupported
 from cosine_gateway.body import (
     Body,
+    Json,
     ascii_name,
     conversation,
     flag,
@@ -21,7 +22,7 @@ from cosine_gateway.body import (
 from cosine_gateway.choices_reply import ChoicesReply
 from cosine_gateway.fields import RequestFields
 from cosine_gateway.logprobs import ChatLogprobs, read_chat_logprobs
-from cosine_gateway.reply import Api, Json
+from cosine_gateway.reply import Api
 from cosine_gateway.text_options import CHAT_DEFAULTS
 from cosine_gateway.text_request import COMMON_FIELDS, TextRequest, text_request
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
@@ -44,7 +45,7 @@ TEMPLATE_FIELDS: Final = {"documents": "documents", "reasoning_effort": "reasoni
 MAX_TOOLS: Final = 128
 """The limit of OpenAI's API."""
 
-Tools = Sequence[dict[str, Any]]
+Tools = Sequence[Json]
 
 
 def parse_chat(body: Body) -> TextRequest:
@@ -102,7 +103,7 @@ def _message(message: Body, path: str) -> Message:
     role = text_field(message, "role", path)
     if role != "assistant" and "content" not in message:
         raise bad_value(f"{path}.content", f"{path}.content is required.")
-    fields: dict[str, Any] = {"role": role, "content": read_content(message.get("content"), f"{path}.content")}
+    fields: Json = {"role": role, "content": read_content(message.get("content"), f"{path}.content")}
     for known in ("name", "tool_call_id", *REASONING):
         if (value := stated_text(message, known, path)) is not None:
             fields[known] = value

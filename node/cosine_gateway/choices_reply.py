@@ -4,12 +4,13 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from cosine_gateway.body import Json
 from cosine_gateway.choices import ChoiceFinished, ChoicePart
 from cosine_gateway.event_stream import sent_event
 from cosine_gateway.logprobs import ChatLogprobs, CompletionLogprobs
-from cosine_gateway.reply import Asked, Json, ReplyFormat, reason_of
+from cosine_gateway.reply import ReplyContext, ReplyFormat, reason_of
 from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.results import Generation
 
@@ -39,8 +40,8 @@ class ChoicesReply(ReplyFormat):
     piece_kind: ClassVar[str]
     shape: ClassVar[type[ChatLogprobs | CompletionLogprobs]]
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
+    def __init__(self, context: ReplyContext) -> None:
+        super().__init__(context)
         self._choices = defaultdict[int, _Choice](lambda: _Choice(self.shape()))
 
     @abstractmethod
@@ -68,12 +69,12 @@ class ChoicesReply(ReplyFormat):
         yield self._piece([self._told(event.choice.index, self._piece_of(part), logprobs, origins)])
 
     def _ended(self, event: ChoiceFinished) -> Iterator[Json]:
-        is_last = len(self.finished) == len(self.asked.wanted.prompts) * self.asked.wanted.n
-        more = self._metrics() if is_last and not self.asked.wanted.includes_usage else {}
+        is_last = len(self.finished) == len(self.context.wanted.prompts) * self.context.wanted.n
+        more = self._metrics() if is_last and not self.context.wanted.includes_usage else {}
         yield self._piece([self._told(event.choice.index, self._piece_of(None), finished=event)]) | more
 
     def closing(self) -> Iterator[Json]:
-        if self.asked.wanted.includes_usage:
+        if self.context.wanted.includes_usage:
             yield self._piece([]) | {"usage": self._usage()} | self._metrics()
 
     def whole(self) -> Json:
@@ -95,21 +96,21 @@ class ChoicesReply(ReplyFormat):
     ) -> Json:
         reason = None if finished is None else reason_of(finished)
         choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
-        if self.asked.wanted.tells_provenance:
+        if self.context.wanted.tells_provenance:
             choice["provenance"] = provenance or []
             choice |= {} if finished is None else {"account": account_of(finished.generation)}
         return choice
 
     def _piece(self, choices: list[Json]) -> Json:
-        nothing_yet = {"usage": None} if self.asked.wanted.includes_usage else {}
+        nothing_yet = {"usage": None} if self.context.wanted.includes_usage else {}
         return self._body(self.piece_kind, choices) | nothing_yet
 
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {
-            "id": self.id_prefix + self.asked.request_id,
+            "id": self.id_prefix + self.context.request_id,
             "object": kind,
-            "created": self.asked.created_s,
-            "model": self.asked.model,
+            "created": self.context.created_s,
+            "model": self.context.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
         }
@@ -132,7 +133,7 @@ class ChoicesReply(ReplyFormat):
         }
 
 
-def account_of(done: Generation) -> dict[str, Any]:
+def account_of(done: Generation) -> Json:
     """Return the speed of a generation, its authors, and the statements that they signed.
 
     Anybody can check the `proof`; its `evidence` is that of an audit.

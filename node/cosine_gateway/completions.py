@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cosine_gateway.api_errors import bad_value
-from cosine_gateway.body import Body, flag, required, text, token_ids
+from cosine_gateway.body import Body, Json, flag, required, text, token_ids
 from cosine_gateway.choices_reply import ChoicesReply
 from cosine_gateway.fields import RequestFields
 from cosine_gateway.logprobs import CompletionLogprobs, read_completion_logprobs
-from cosine_gateway.reply import Api, Json
+from cosine_gateway.reply import Api
 from cosine_gateway.text_options import COMPLETION_DEFAULTS
 from cosine_gateway.text_request import COMMON_FIELDS, MAX_CHOICES, TextRequest, text_request
 from cosine_p2p.replies.parts import Content, Part, Reply

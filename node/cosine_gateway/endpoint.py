@@ -19,7 +19,7 @@ from cosine_gateway.admission import Admission
 from cosine_gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_gateway.body import parse_object, read_body
 from cosine_gateway.choices import ChoiceStarted, generated
-from cosine_gateway.reply import Api, Asked, ReplyWriter, reason_of
+from cosine_gateway.reply import Api, ReplyContext, ReplyWriter, reason_of
 from cosine_gateway.text_request import TextRequest
 from cosine_p2p.client import AsyncClient, draw_seed
 from cosine_p2p.request.results import Observer
@@ -69,7 +69,7 @@ class Endpoint:
         self._service.admission.check(request.state.key.hex())
         body = parse_object(await read_body(request))
         wanted = self._api.parse(body)
-        asked = Asked(
+        context = ReplyContext(
             body=body,
             wanted=wanted,
             request_id=request.state.request_id,
@@ -77,7 +77,7 @@ class Endpoint:
             model=self._service.model_named(wanted.model),
             seed=draw_seed() if wanted.seed is None else wanted.seed,
         )
-        writer = ReplyWriter(self._api.reply(asked), send)
+        writer = ReplyWriter(self._api.reply(context), send)
         log_fields: dict[str, object] = request.state.log_fields
         async with writer.stream.kept_alive():
             try:
@@ -108,7 +108,7 @@ class Endpoint:
         scope = cache_scope_of(key, wanted.cache_salt.encode(), secret=service.secret)
 
         async def generate() -> None:
-            choices = wanted.choices(writer.reply.asked.seed)
+            choices = wanted.choices(writer.reply.context.seed)
             with service.admission.admitted(len(choices), key=key.hex()) as slots:
                 events = generated(wanted, choices, service.client, slots, service.observer, cache_scope=scope)
                 async with aclosing(events):

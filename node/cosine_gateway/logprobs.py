@@ -2,14 +2,13 @@
 
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from cosine_gateway.api_errors import bad_value
-from cosine_gateway.body import Body, flag, whole, whole_field
+from cosine_gateway.body import Body, Json, flag, whole, whole_field
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
 from cosine_protocol.request import MAX_TOP_LOGPROBS
 
-Json = dict[str, Any]
 UTF8: Final = getincrementaldecoder("utf-8")
 
 

@@ -5,13 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from starlette.responses import JSONResponse
 from starlette.types import Send
 
 from cosine_gateway.api_errors import ApiError
-from cosine_gateway.body import Body
+from cosine_gateway.body import Body, Json
 from cosine_gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_gateway.event_stream import EventStream, Headers, sent_event
 from cosine_gateway.fields import told_ignored
@@ -19,8 +19,6 @@ from cosine_gateway.text_request import Parse, TextRequest
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 from cosine_protocol.digests import request_digest
-
-Json = dict[str, Any]
 
 VERIFIER_HEADER: Final = b"x-cosine-verifier"
 """The peer ids of the verifiers that write the text."""
@@ -34,7 +32,7 @@ OWN_HEADERS: Final = tuple(name.decode() for name in (VERIFIER_HEADER, TARGET_HE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplyContext:
     """A request for text as its reply needs it. `created_s` is Unix time, `seed` the one that is used."""
 
     body: Body
@@ -53,8 +51,8 @@ class ReplyFormat(ABC):
 
     end_mark: ClassVar[bytes] = b""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, context: ReplyContext) -> None:
+        self.context = context
         self.started: ChoiceStarted | None = None
         self.finished: list[ChoiceFinished] = []
         self._opened: set[int] = set()
@@ -107,7 +105,7 @@ class ReplyFormat(ABC):
         return f"fp_{sha256(request.target_digest + request.numerics.encode()).hexdigest()[:12]}"
 
     def _metrics(self) -> Json:
-        return {"metrics": metrics([each.generation for each in self.finished], seed=self.asked.seed)}
+        return {"metrics": metrics([each.generation for each in self.finished], seed=self.context.seed)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ class Api:
 
     path: str
     parse: Parse
-    reply: Callable[[Asked], ReplyFormat]
+    reply: Callable[[ReplyContext], ReplyFormat]
 
 
 class ReplyWriter:
@@ -124,7 +122,7 @@ class ReplyWriter:
 
     def __init__(self, reply: ReplyFormat, send: Send) -> None:
         self.reply = reply
-        self._is_streamed = reply.asked.wanted.is_streamed
+        self._is_streamed = reply.context.wanted.is_streamed
         self._began_s = time.monotonic()
         self.stream = EventStream(
             send, headers=self._origin, is_body=not self._is_streamed, may_wait=self._may_wait
@@ -166,7 +164,7 @@ class ReplyWriter:
     def _origin(self) -> Headers:
         """The headers that tell where the reply comes from, as far as it is known when they are sent."""
         headers = [(b"server-timing", f"first;dur={1e3 * (time.monotonic() - self._began_s):.1f}".encode())]
-        if ignored := self.reply.asked.wanted.ignored:
+        if ignored := self.reply.context.wanted.ignored:
             headers.append((IGNORED_HEADER, told_ignored(ignored)))
         if (started := self.reply.started) is not None:
             reports = [report for each in self.reply.finished for report in each.generation.swarm.verifiers]

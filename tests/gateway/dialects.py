@@ -15,7 +15,7 @@ from starlette.types import Send
 from cosine_gateway.chats import CHATS
 from cosine_gateway.completions import COMPLETIONS
 from cosine_gateway.messages.reply import MESSAGES
-from cosine_gateway.reply import Api, Asked, ReplyWriter
+from cosine_gateway.reply import Api, ReplyContext, ReplyWriter
 from cosine_gateway.responses.reply import RESPONSES
 from cosine_gateway.text_request import TextRequest
 from tests.gateway.gateways import PROMPT, Gateway, Reply
@@ -63,8 +63,8 @@ class Dialect:
 
     def writer(self, body: Json, send: Send) -> ReplyWriter:
         """The writer of the reply to a body."""
-        asked = Asked(body=body, wanted=self.parse(body), request_id="r", created_s=9, model="m", seed=7)
-        return ReplyWriter(self.api.reply(asked), send)
+        context = ReplyContext(body=body, wanted=self.parse(body), request_id="r", created_s=9, model="m", seed=7)
+        return ReplyWriter(self.api.reply(context), send)
 
     def events(self, sent: bytes) -> list[Json]:
         """The events of a stream, each checked; comments and the mark at the end are left out."""

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from cosine_gateway.body import Json
 from cosine_gateway.endpoint import Service, no_such_model
-from cosine_gateway.reply import Json, own_config
+from cosine_gateway.reply import own_config
 from cosine_gateway.text_options import CHAT_DEFAULTS
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.model_defaults import apply_defaults, default_sampling

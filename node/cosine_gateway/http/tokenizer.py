@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from cosine_gateway.admission import admitted_object
 from cosine_gateway.api_errors import bad_value, of_failure
-from cosine_gateway.body import Body, flag, required, stated_text, text_field, token_ids
+from cosine_gateway.body import Body, Json, flag, required, stated_text, text_field, token_ids
 from cosine_gateway.chats import CHAT_FIELDS, read_chat
 from cosine_gateway.choices import text_of_tokens
 from cosine_gateway.endpoint import Service
@@ -24,7 +24,6 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import CosineError, PromptRefused
 from cosine_protocol.fields import MAX_PROMPT_TOKENS
 
-Json = dict[str, Any]
 Answer = Callable[[Body, TextTokenizer], Json]
 """Answers a body by the target's tokenizer."""
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cosine_gateway.api_errors import ApiError, error_body
+from cosine_gateway.body import Json
 from cosine_gateway.choices import ChoiceFinished, ChoicePart
 from cosine_gateway.messages.request import parse_message
-from cosine_gateway.reply import Api, Asked, Json, ReplyFormat
+from cosine_gateway.reply import Api, ReplyContext, ReplyFormat
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning
 from cosine_p2p.request.results import Generation
 
@@ -26,9 +27,9 @@ class MessageReply(ReplyFormat):
     not send them back; thinking that the request omits is a block without text.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        thinking = asked.body.get("thinking") or {}
+    def __init__(self, context: ReplyContext) -> None:
+        super().__init__(context)
+        thinking = context.body.get("thinking") or {}
         self._shows_thinking = thinking.get("display") != "omitted"
         self._content: list[Json] = []
         self._said: list[str] | None = None
@@ -45,7 +46,7 @@ class MessageReply(ReplyFormat):
             case Content(said):
                 yield from self._continue({"type": "text", "text": ""})
             case Reasoning(said):
-                signature = self.asked.request_id
+                signature = self.context.request_id
                 yield from self._continue({"type": "thinking", "thinking": "", "signature": signature})
                 if not self._shows_thinking:
                     return
@@ -97,15 +98,15 @@ class MessageReply(ReplyFormat):
         return self._message() | self._ending(done) | {"usage": usage(done)} | self._metrics()
 
     def failure(self, problem: ApiError) -> Iterator[Json]:
-        yield error_body(problem, request_id=self.asked.request_id)
+        yield error_body(problem, request_id=self.context.request_id)
 
     def _message(self) -> Json:
         """The message so far, without a reason to stop."""
         return {
-            "id": f"msg_{self.asked.request_id}",
+            "id": f"msg_{self.context.request_id}",
             "type": "message",
             "role": "assistant",
-            "model": self.asked.model,
+            "model": self.context.model,
             "content": list(self._content),
             "stop_reason": None,
             "stop_sequence": None,
@@ -114,7 +115,7 @@ class MessageReply(ReplyFormat):
     def _ending(self, done: Generation) -> Json:
         reason, sequence = "end_turn", None
         if done.finish_reason == "length":
-            is_bound = done.usage.completion_tokens >= self.asked.wanted.asked["max_new_tokens"]
+            is_bound = done.usage.completion_tokens >= self.context.wanted.asked["max_new_tokens"]
             reason = "max_tokens" if is_bound else "model_context_window_exceeded"
         elif any(block["type"] == "tool_use" for block in self._content):
             reason = "tool_use"

@@ -7,6 +7,7 @@ from typing import Any, Final
 from cosine_gateway.api_errors import bad_value, unsupported
 from cosine_gateway.body import (
     Body,
+    Json,
     conversation,
     flag,
     nested,
@@ -24,8 +25,6 @@ from cosine_gateway.text_options import CHAT_DEFAULTS
 from cosine_gateway.text_request import COMMON_FIELDS, TextRequest, text_request
 from cosine_gateway.turns import BETWEEN, ConversationTurns
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
-
-Json = dict[str, Any]
 
 FIELDS: Final = RequestFields(
     honoured=COMMON_FIELDS

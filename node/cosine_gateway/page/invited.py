@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 import segno
 
+from cosine_gateway.body import Json
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Invitation
 from cosine_p2p.transport.addresses import parse_dialable
@@ -17,7 +18,7 @@ MAX_NAMED: Final = 2
 """One stays if the other leaves; the code of more is hard to read from a screen."""
 
 
-def invitation_facts(records: Iterable[NodeRecord], access: Access, *, last_day: date) -> dict[str, Any] | None:
+def invitation_facts(records: Iterable[NodeRecord], access: Access, *, last_day: date) -> Json | None:
     """The link to the network of these nodes, what it tells, and the rows of its code; None without addresses.
 
     Peers name their addresses, so only those over plain TCP that end in the owner's peer id are taken.

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 
+from cosine_gateway.body import Json
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import NodeRecord
-
-Json = dict[str, Any]
 
 
 class PageMachine(Protocol):

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,10 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cosine_gateway.admission import Admission, admitted_object
 from cosine_gateway.api_errors import ApiError, bad_value, unavailable
+from cosine_gateway.body import Json
 from cosine_gateway.endpoint import until_ended
 from cosine_gateway.event_stream import EventStream, sent_event
 from cosine_gateway.page.invited import invitation_facts
-from cosine_gateway.page.machine import Json, PageMachine, is_here
+from cosine_gateway.page.machine import PageMachine, is_here
 from cosine_gateway.page.swarm_facts import changes, swarm_facts
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
@@ -44,7 +45,7 @@ class Trend:
     def __init__(self, observer: Observer, *, unix_s: Callable[[], float]) -> None:
         self._observer = observer
         self._unix_s = unix_s
-        self.points: deque[dict[str, Any]] = deque(maxlen=MAX_POINTS)
+        self.points: deque[Json] = deque(maxlen=MAX_POINTS)
 
     def observe(self, done: Generation) -> None:
         self._observer.observe(done)

@@ -5,7 +5,8 @@ Strings of other peers are included unchanged, and must be displayed as text.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cosine_gateway.page.machine import Json, PageMachine
+from cosine_gateway.body import Json
+from cosine_gateway.page.machine import PageMachine
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed

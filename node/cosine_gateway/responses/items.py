@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from cosine_gateway.body import Json
 from cosine_gateway.responses.tools import Tool, Tools, custom_input
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
-
-Json = dict[str, Any]
 
 
 @dataclass

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cosine_gateway.api_errors import ApiError
-from cosine_gateway.body import Body
+from cosine_gateway.body import Body, Json
 from cosine_gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart
 from cosine_gateway.logprobs import ChatLogprobs
-from cosine_gateway.reply import Api, Asked, Json, ReplyFormat
+from cosine_gateway.reply import Api, ReplyContext, ReplyFormat
 from cosine_gateway.responses.items import OutputItems
 from cosine_gateway.responses.request import KEPT_REASONING, parse_response
 from cosine_gateway.responses.tools import Tools
@@ -17,16 +17,16 @@ from cosine_p2p.request.results import Generation
 class ResponseReply(ReplyFormat):
     """One response, whose output is a list of items. The events of its stream are numbered."""
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        tools, reasoning = Tools.read(asked.body), asked.body.get("reasoning") or {}
+    def __init__(self, context: ReplyContext) -> None:
+        super().__init__(context)
+        tools, reasoning = Tools.read(context.body), context.body.get("reasoning") or {}
         self._items = OutputItems(
-            asked.request_id,
+            context.request_id,
             tools,
             is_summarized=(reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none",
-            is_kept=KEPT_REASONING in (asked.body.get("include") or ()),
+            is_kept=KEPT_REASONING in (context.body.get("include") or ()),
         )
-        self._told_again = told_again(asked.body, tools)
+        self._told_again = told_again(context.body, tools)
         self._events = 0
 
     def take(self, event: ChoiceEvent) -> Iterator[Json]:
@@ -67,14 +67,14 @@ class ResponseReply(ReplyFormat):
         sampling = None if self.started is None else self.started.request.sampling
         is_cut = status == "incomplete"
         return {
-            "id": f"resp_{self.asked.request_id}",
+            "id": f"resp_{self.context.request_id}",
             "object": "response",
-            "created_at": self.asked.created_s,
+            "created_at": self.context.created_s,
             "status": status,
             "background": False,
             "error": None if problem is None else {"code": "server_error", "message": problem.message},
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "model": self.asked.model,
+            "model": self.context.model,
             "output": list(self._items.output),
             "previous_response_id": None,
             "temperature": None if sampling is None else sampling.temperature,

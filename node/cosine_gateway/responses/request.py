@@ -1,11 +1,12 @@
 """Requests for responses: their fields and the items of their input."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from cosine_gateway.api_errors import bad_value, unsupported
 from cosine_gateway.body import (
     Body,
+    Json,
     conversation,
     flag,
     nested,
@@ -88,7 +89,7 @@ def parse_response(body: Body) -> TextRequest:
     )
 
 
-def _logprobs(body: Body) -> dict[str, Any]:
+def _logprobs(body: Body) -> Json:
     """Read the option for log-probabilities; other `include` values concern tools that do not exist here."""
     included = body.get("include") or []
     if not isinstance(included, list) or not all(isinstance(each, str) for each in included):
@@ -97,7 +98,7 @@ def _logprobs(body: Body) -> dict[str, Any]:
     return {"logprobs": top} if top or LOGPROBS in included else {}
 
 
-def _effort(body: Body) -> dict[str, Any]:
+def _effort(body: Body) -> Json:
     """Read the template options for the effort of reasoning."""
     reasoning = nested(body, "reasoning", known=("context", "effort", "generate_summary", "mode", "summary"))
     # The template gets all reasoning that was sent.
@@ -112,7 +113,7 @@ def _effort(body: Body) -> dict[str, Any]:
     return {"reasoning_effort": effort, **switch}
 
 
-def _format(body: Body) -> dict[str, Any]:
+def _format(body: Body) -> Json:
     """Read the constraint of the text."""
     asked = nested(body, "text", known=("format", "verbosity"))
     if asked.get("verbosity") not in (None, "medium"):

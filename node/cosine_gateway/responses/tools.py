@@ -6,10 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_gateway.api_errors import bad_value, unsupported
-from cosine_gateway.body import Body, objects, required, schema_object, stated_text, text, text_field, wrong_type
+from cosine_gateway.body import (
+    Body,
+    Json,
+    objects,
+    required,
+    schema_object,
+    stated_text,
+    text,
+    text_field,
+    wrong_type,
+)
 from cosine_p2p.request.chat import NamedTool, ToolChoice
-
-Json = dict[str, Any]
 
 LEFT_OUT: Final = (
     "image_generation", "web_search", "web_search_2025_08_26", "web_search_preview",
