@@ -18,7 +18,6 @@ from cosine_tui.state.snapshot import (
     Moment,
     NodeView,
     OriginView,
-    Reached,
     RequestState,
     RequestView,
     Snapshot,
@@ -65,11 +64,9 @@ def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRec
 def node_of(peer_id: str, *, record: NodeRecord | None = None, **changes: Any) -> NodeView:
     fields: dict[str, Any] = {
         "record": record or record_of(0, Role.VERIFIER, peer_id=peer_id, **VERIFIER_RECORD),
-        "load": 2,
-        "reachability": Reached.UP,
-        "reason": "",
+        "requests": 2,
         "since_s": 0.0,
-        "rtt_ms": 41.2,
+        "rtt_s": 0.0412,
         "passes_per_s": 7.5,
     }
     return NodeView(**(fields | changes))
@@ -169,9 +166,9 @@ STANDING = Standing(
 )
 NODES = (
     node_of(VERIFIER),
-    node_of(SPARE, reachability=Reached.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None),
+    node_of(SPARE, reason=LOST_REASON, since_s=50.0, rtt_s=None, passes_per_s=None),
     drafter_of(CODE, "code", 1, standing=STANDING, emulated="60/6@10"),
-    drafter_of(MATH, "math", 2, load=16),
+    drafter_of(MATH, "math", 2, requests=16),
 )
 EVENTS = (
     Event(0.4, EventKind.JOINED, "found 2 verifiers and 2 drafters"),

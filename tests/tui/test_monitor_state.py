@@ -12,7 +12,6 @@ from cosine_tui.state.snapshot import (
     Event,
     EventKind,
     NodeView,
-    Reached,
     RequestDescription,
     RequestState,
     Standing,
@@ -61,7 +60,7 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     lost = sight_of(3, reason=LOST_REASON)
     state.add_survey(survey_of(replace(lost, record=replace(lost.record, emulated="60/6@10"))), 5.0)
     node = state.snapshot(6.0).nodes[0]
-    assert (node.reachability, node.reason, node.since_s) == (Reached.LOST, LOST_REASON, 5.0)
+    assert (node.is_up, node.reason, node.since_s) == (False, LOST_REASON, 5.0)
     assert state.snapshot(6.0).note == "emulated devices: 60/6@10"
 
 
@@ -104,7 +103,7 @@ def test_when_a_swarm_is_lost(sights: tuple[NodeSight, ...], problem: str, knew:
     assert why_lost(survey_of(*sights, problem=problem), has_known_nodes=knew) == why
 
 
-UP, DOWN = Reached.UP, Reached.LOST
+UP, DOWN = "", "gone"
 
 
 def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tuple[EventKind, str]]:
@@ -122,11 +121,7 @@ def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tupl
         (UP, None, [EventKind.LEFT]),
     ],
 )
-def test_a_node_that_changes_is_an_event(
-    before: Reached | None, after: Reached | None, kinds: list[EventKind]
-) -> None:
+def test_a_node_that_changes_is_an_event(before: str | None, after: str | None, kinds: list[EventKind]) -> None:
     other = node_of(VERIFIER)
-    old, new = (
-        (other,) if state is None else (other, node_of(SPARE, reachability=state)) for state in (before, after)
-    )
+    old, new = ((other,) if state is None else (other, node_of(SPARE, reason=state)) for state in (before, after))
     assert [kind for kind, _ in told(old, new)] == kinds

@@ -8,7 +8,7 @@ from rich.text import Text
 from cosine_protocol.records import Role
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import Tone, cut, spread, toned
-from cosine_tui.state.snapshot import ConnectionState, Reached, Snapshot
+from cosine_tui.state.snapshot import ConnectionState, Snapshot
 
 _SIGNS: Final = {
     ConnectionState.JOINING: ("…", Tone.WARNING),
@@ -25,7 +25,7 @@ def headline(snapshot: Snapshot, width: int) -> RenderableType:
     counts = [formatting.counted(len(snapshot.running), "request")]
     for role in (Role.DRAFTER, Role.VERIFIER):
         of_role = [node for node in snapshot.nodes if node.role == role]
-        up = sum(node.reachability is Reached.UP for node in of_role)
+        up = sum(node.is_up for node in of_role)
         counts.insert(0, (f"{up}/" if up < len(of_role) else "") + formatting.counted(len(of_role), role.value))
     right = Text.assemble(
         toned(f"{sign} {connection.state.value} ", tone),

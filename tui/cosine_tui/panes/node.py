@@ -10,7 +10,7 @@ from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
 from cosine_tui.looks.styled_text import Tone, author_tone, beside, toned
-from cosine_tui.state.snapshot import NodeView, Reached, Snapshot
+from cosine_tui.state.snapshot import NodeView, Snapshot
 
 Facts = Iterator[tuple[str, str]]
 
@@ -19,12 +19,11 @@ def node_page(snapshot: Snapshot, peer_id: str) -> RenderableType:
     node = snapshot.node(peer_id)
     if node is None:
         return toned(f"{peer_id} is no longer announced in this network.", Tone.WARNING)
-    is_up = node.reachability is Reached.UP
     since = duration(snapshot.at_s - node.since_s)
-    stated = f"● up for {since}" if is_up else f"✗ unreachable for {since}: {node.reason}"
+    stated = f"● up for {since}" if node.is_up else f"✗ unreachable for {since}: {node.reason}"
     parts: list[RenderableType] = [
         toned(node.title, author_tone(node.author) if node.author else Tone.STRONG),
-        toned(stated, Tone.GOOD if is_up else Tone.BAD),
+        toned(stated, Tone.GOOD if node.is_up else Tone.BAD),
     ]
     for heading, facts in (
         ("SPEED AND LOAD", _speed_and_load(node)),

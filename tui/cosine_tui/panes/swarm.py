@@ -9,7 +9,7 @@ from rich.text import Text
 from cosine_protocol.records import Role
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap
-from cosine_tui.state.snapshot import ConnectionState, NodeView, Reached, Snapshot
+from cosine_tui.state.snapshot import ConnectionState, NodeView, Snapshot
 from cosine_tui.state.view import ALL, Listing
 
 MAX_ROWS: Final = 500  # Maximum number of nodes of a role, which bounds the time of a redraw.
@@ -103,7 +103,7 @@ def _heading(title: str, columns: _Columns, role: Role) -> Text:
 
 def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterator[ListRow]:
     """Yield the row of a node, and below it the reason why it is unreachable."""
-    is_up = node.reachability is Reached.UP
+    is_up = node.is_up
     tone = author_tone(node.author) if is_up else Tone.MUTED
     # A request fails over only to verifiers with equal numerics.
     what = "+".join(node.record.expertise) if node.author else node.record.numerics

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from typing import Final
 
@@ -17,7 +17,6 @@ from cosine_tui.state.snapshot import (
     EventKind,
     Moment,
     NodeView,
-    Reached,
     RequestDescription,
     RequestState,
     Snapshot,
@@ -146,19 +145,10 @@ class MonitorState:
     def _node_view(self, seen: NodeSight, now_s: float) -> NodeView:
         record = seen.record
         old = self.nodes.get(record.peer_id)
-        reachability = Reached.LOST if seen.reason else Reached.UP
-        is_new = old is None or old.reachability is not reachability
         return NodeView(
-            record=record,
-            load=record.load_requests if seen.requests is None else seen.requests,
-            reachability=reachability,
-            reason=seen.reason,
-            since_s=now_s if is_new or old is None else old.since_s,
-            rtt_ms=None if seen.rtt_s is None else 1e3 * seen.rtt_s,
+            **{field.name: getattr(seen, field.name) for field in fields(seen)},
+            since_s=now_s if old is None or old.is_up is bool(seen.reason) else old.since_s,
             passes_per_s=self._passes_per_s(seen, now_s),
-            uptime_s=seen.uptime_s,
-            accepted=seen.accepted,
-            text_tokens=seen.text_tokens,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
         )
 
@@ -201,7 +191,7 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
         if after:
             roles = Counter(node.role for node in after)
             stages = f" and {counted(roles[Role.STAGE], 'stage')}" if roles[Role.STAGE] else ""
-            lost = sum(node.reachability is Reached.LOST for node in after)
+            lost = sum(not node.is_up for node in after)
             rest = f", {lost:,} of them unreachable" if lost else ""
             verifiers, drafters = counted(roles[Role.VERIFIER], "verifier"), counted(roles[Role.DRAFTER], "drafter")
             found = f"{verifiers} and {drafters}{stages}{rest}"
@@ -212,9 +202,9 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
         old = before.get(node.peer_id)
         if old is None:
             yield Event(now_s, EventKind.JOINED, node.title)
-        if node.reachability is Reached.LOST and (old is None or old.reachability is Reached.UP):
+        if not node.is_up and (old is None or old.is_up):
             yield Event(now_s, EventKind.UNREACHABLE, f"{node.title}: {node.reason}")
-        elif node.reachability is Reached.UP and old is not None and old.reachability is Reached.LOST:
+        elif node.is_up and old is not None and not old.is_up:
             yield Event(now_s, EventKind.REACHABLE, node.title)
     for peer_id, node in before.items():
         if peer_id not in present:

@@ -5,8 +5,9 @@ from enum import Enum, StrEnum
 
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, Origin
 from cosine_p2p.request.results import DrafterReport, Generation
+from cosine_p2p.survey import NodeSight
 from cosine_p2p.trust.denied_peers import Ban
-from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.records import GenerationDefaults, Role
 from cosine_tui.looks.formatting import short_name
 
 
@@ -26,13 +27,6 @@ class SwarmConnection:
     since_s: float = 0.0
     reason: str = ""
     retry_at_s: float | None = None
-
-
-class Reached(StrEnum):
-    """States of a node: it answers or not."""
-
-    UP = "up"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +56,29 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node as announced and as seen from here.
+class NodeView(NodeSight):
+    """A node as surveyed, and as seen from here.
 
-    `since_s`: the last change of its reachability. `load`: its present requests. `author`: a drafter's number, 0
-    for other nodes. `accepted` and `text_tokens`: a drafter's statement about all clients.
+    `since_s`: the last change of its reachability. `author`: a drafter's number, 0 for other nodes.
     """
 
-    record: NodeRecord
-    load: int
-    reachability: Reached
-    reason: str
     since_s: float
-    rtt_ms: float | None = None
     passes_per_s: float | None = None
-    uptime_s: float | None = None
-    accepted: int | None = None
-    text_tokens: int | None = None
     standing: Standing = Standing()
     author: int = 0
+
+    @property
+    def is_up(self) -> bool:
+        return not self.reason
+
+    @property
+    def load(self) -> int:
+        """Its present requests, as announced unless it answered."""
+        return self.record.load_requests if self.requests is None else self.requests
+
+    @property
+    def rtt_ms(self) -> float | None:
+        return None if self.rtt_s is None else 1e3 * self.rtt_s
 
     @property
     def peer_id(self) -> str:

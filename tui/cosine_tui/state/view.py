@@ -83,10 +83,8 @@ class Listing:
     def nodes(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         shown = []
         for node in nodes:
-            record = node.record
-            if self._fits(
-                node.title, record.peer_id, record.model, record.numerics, node.reachability, record.emulated
-            ):
+            record, state = node.record, "up" if node.is_up else "lost"
+            if self._fits(node.title, record.peer_id, record.model, record.numerics, state, record.emulated):
                 shown.append(node)
         return sorted(shown, key=_NODE_KEYS[self.order]) if self.order in _NODE_KEYS else shown
 
