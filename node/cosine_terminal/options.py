@@ -5,7 +5,7 @@ commands share are fields of a dataclass.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -238,11 +238,9 @@ def peers_of(link: str | None, initial_peers: list[str] | None) -> tuple[str, ..
     return several([link, *(initial_peers or ())] if link else initial_peers)
 
 
-def access_of(
-    network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None, *, lan: bool | None
-) -> Access:
-    """The values of --network, --swarm, --deny and --lan, and of a client's --identity. Raises `UsageError`."""
-    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny), lan=lan), identity_file=identity)
+def access_of(network: str, swarm: Path | None, deny: list[str] | None, *, lan: bool | None) -> Access:
+    """The values of --network, --swarm, --deny and --lan. Raises `UsageError`."""
+    return Access.parse(network=network, swarm=swarm, deny=several(deny), lan=lan)
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:

@@ -12,23 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_p2p.access import Access
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.text.target import Target as TargetName
-from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
 from cosine_terminal.companions import SIMULATION
 from cosine_terminal.help_screen import Command, everyday
-from cosine_terminal.options import (
-    DeniedPeers,
-    IdentityFile,
-    InitialPeers,
-    Lan,
-    Network,
-    SwarmFile,
-    Target,
-    access_of,
-    several,
-    spread_peers,
-)
+from cosine_terminal.options import ENTRANCE, InitialPeers, several, spread_peers, takes_options
 from cosine_terminal.packages import told_missing
 from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 
@@ -49,14 +38,10 @@ app = typer.Typer(
 
 
 @app.command(cls=Command)
+@takes_options
 def monitor(
+    options: Annotated[ClientOptions, (*ENTRANCE, "target")],
     initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    deny: DeniedPeers = None,
-    lan: Lan = None,
-    target: Target = None,
     demo: Annotated[bool, everyday("--demo", help="Show a simulated swarm; needs no network.")] = False,
     demo_speed: Annotated[float, typer.Option(help="Simulated seconds per real second.")] = 1.0,
     demo_seed: Annotated[int, typer.Option(help="Seed of the simulated swarm.")] = 1,
@@ -73,7 +58,7 @@ def monitor(
         raise UsageError(f"--theme is dark or light, not {theme!r}.")
     if not MIN_SPEED <= demo_speed <= MAX_SPEED:
         raise UsageError(f"--demo-speed lies between {MIN_SPEED:g} and {MAX_SPEED:g}.")
-    access = access_of(network, swarm, deny, identity, lan=lan)
+    access = Access.of(options)
     if not (demo or initial_peers or access.uses_lan):
         raise UsageError(
             "No initial peers: give the address of at least one node of the network with --initial-peers, or look "
@@ -85,7 +70,11 @@ def monitor(
     if screenshot is not None and demo:
         _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
         return
-    feed = _demo().demo_feed(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
+    feed = (
+        _demo().demo_feed(demo_seed, demo_speed)
+        if demo
+        else _live(several(initial_peers), access, options.get("target"))
+    )
     if screenshot is not None:
         _write(screenshot, partial(_live_screen, feed, after, size, theme))
         return
