@@ -23,7 +23,7 @@ from cosine_protocol.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ChoiceStarted:
-    """The event before a verifier is asked for this choice. `serving` returns the verifiers that have it now."""
+    """The event before a verifier is asked for this choice. `serving` returns its current verifiers."""
 
     choice: RequestedChoice
     request: Request

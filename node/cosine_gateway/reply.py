@@ -27,7 +27,7 @@ TARGET_HEADER: Final = b"x-cosine-target"
 PROOF_HEADER: Final = b"x-cosine-proof"
 """The digest of the request that the verifiers' signatures and logs name, in hexadecimal digits."""
 IGNORED_HEADER: Final = b"x-cosine-ignored"
-"""The fields of the request that nobody knows and that cannot change the text."""
+"""The unknown fields of the request, which are ignored because they cannot change the text."""
 OWN_HEADERS: Final = tuple(name.decode() for name in (VERIFIER_HEADER, TARGET_HEADER, PROOF_HEADER, IGNORED_HEADER))
 
 
@@ -162,7 +162,7 @@ class ReplyWriter:
                 await self.stream.write(sent_event(event, name=event.get("type", "")))
 
     def _origin(self) -> Headers:
-        """The headers that tell where the reply comes from, as far as it is known when they are sent."""
+        """The headers that identify the origin of the reply, as far as it is known when they are sent."""
         headers = [(b"server-timing", f"first;dur={1e3 * (time.monotonic() - self._began_s):.1f}".encode())]
         if ignored := self.reply.context.wanted.ignored:
             headers.append((IGNORED_HEADER, told_ignored(ignored)))

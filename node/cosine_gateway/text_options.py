@@ -14,7 +14,7 @@ from cosine_protocol.request import MAX_BAD_WORDS, MAX_BIAS, MAX_BIASES, MAX_EOS
 MAX_STOPS: Final = 64
 """OpenAI's API allows 4, other servers any number; the whole text is searched for each."""
 MAX_STOP_CHARACTERS: Final = 1024
-"""Bounds the work, and the text that is held back."""
+"""Bounds the work and the withheld text."""
 MAX_WORDS: Final = MAX_BAD_WORDS // 2
 """A word may be two token sequences: one alone and one after a space."""
 NO_BOUND: Final = -1

@@ -43,7 +43,7 @@ class TextRequest:
     adds_special_tokens: The tokenizer adds its special tokens to prompts.
     cache_salt: Only requests with the same salt share cached prefixes.
     wishes: Options of the chat template that are dropped if it does not read them.
-    ignored: Fields of the body that nobody knows and that cannot change the text.
+    ignored: Unknown fields of the body, which cannot change the text.
     template_fields: The body's field for each option of the chat template. Default: `chat_template_kwargs`.
     """
 
@@ -81,7 +81,7 @@ class TextRequest:
         return any(chat.template_options or chat.documents or self.wishes for chat in chats)
 
     def fitted(self, codec: TextTokenizer) -> "TextRequest":
-        """Return the request with those of its wishes that the chat template reads as options of the template.
+        """Return the request with those wishes that the chat template reads added to the template options.
 
         Raises `ApiError` if the template does not read another option of a chat, such as documents, which would be
         ignored silently.

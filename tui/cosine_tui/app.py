@@ -31,7 +31,7 @@ PALETTE_NODES: Final = 200  # Bounds the time to open the palette in a large swa
 
 
 class MonitorApp(App[None]):
-    """Shows a feed and sends it commands. Text goes to the prompt line, whatever has the focus."""
+    """Shows a feed and sends it commands. Text goes to the prompt line, regardless of the focus."""
 
     CSS_PATH = Path(__file__).with_name("app.tcss")
     TITLE = "CoSine"

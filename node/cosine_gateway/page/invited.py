@@ -19,7 +19,7 @@ MAX_NAMED: Final = 2
 
 
 def invitation_facts(records: Iterable[NodeRecord], access: Access, *, last_day: date) -> Json | None:
-    """The link to the network of these nodes, what it tells, and the rows of its code; None without addresses.
+    """Return an invitation to the network of these nodes and its QR code, or None if no node has an address.
 
     Peers name their addresses, so only those over plain TCP that end in the owner's peer id are taken.
     """

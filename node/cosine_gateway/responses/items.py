@@ -188,7 +188,7 @@ class OutputItems:
         logprobs, self._logprobs = self._logprobs + logprobs, []
         match part:
             case Content(""):
-                # The text of these tokens is held back.
+                # The text of these tokens is withheld until later.
                 self._logprobs = logprobs
                 return
             case Content(text):

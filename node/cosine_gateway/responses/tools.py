@@ -50,7 +50,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of a response: `told` are definitions for a chat, `shown` the body's definitions of the same."""
+    """The tools of a response: `told` are their definitions for a chat, `shown` those in the body."""
 
     told: tuple[Json, ...] = ()
     shown: tuple[Json, ...] = ()

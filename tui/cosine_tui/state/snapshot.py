@@ -161,7 +161,7 @@ class OriginView(Origin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDescription:
-    """A request as made. `label` is its subject in a word, "" if unknown."""
+    """A request before it starts. `label` is its subject in one word, "" if unknown."""
 
     prompt: str
     strategy: str
