@@ -19,12 +19,22 @@ PROOF_FORMAT: Final = "cosine-proof/1"
 
 @dataclass
 class _Choice:
-    """A choice so far. `logprobs` and `provenance` are those of all its tokens."""
+    """A choice so far; unless it is streamed, with the log-probabilities and the provenance of all its tokens."""
 
     shape: ChatLogprobs | CompletionLogprobs
     parts: list[Part] = field(default_factory=list)
     logprobs: Json = field(default_factory=dict)
     provenance: list[Json] = field(default_factory=list)
+
+    def add(self, part: Part, logprobs: Json | None, provenance: list[Json]) -> None:
+        self.parts.append(part)
+        self.provenance += provenance
+        for name, values in (logprobs or {}).items():
+            # All values are lists except a chat's `refusal`.
+            if values is None:
+                self.logprobs[name] = None
+            else:
+                self.logprobs.setdefault(name, []).extend(values)
 
 
 class ChoicesReply(ReplyFormat):
@@ -54,19 +64,12 @@ class ChoicesReply(ReplyFormat):
 
     def _added(self, event: ChoicePart) -> Iterator[Json]:
         choice, part = self._choices[event.choice.index], event.part
-        choice.parts.append(part)
-        origins = list(map(asdict, event.origins))
-        choice.provenance += origins
-        logprobs = None
-        if event.logprobs:
-            logprobs = choice.shape.of(event.logprobs, part.text if isinstance(part, Content) else "")
-            for name, values in logprobs.items():
-                # All values are lists except a chat's `refusal`.
-                if values is None:
-                    choice.logprobs[name] = None
-                else:
-                    choice.logprobs.setdefault(name, []).extend(values)
-        yield self._piece([self._told(event.choice.index, self._piece_of(part), logprobs, origins)])
+        said = part.text if isinstance(part, Content) else ""
+        logprobs = choice.shape.of(event.logprobs, said) if event.logprobs else None
+        provenance = list(map(asdict, event.origins))
+        if not self.context.wanted.is_streamed:
+            choice.add(part, logprobs, provenance)
+        yield self._piece([self._told(event.choice.index, self._piece_of(part), logprobs, provenance)])
 
     def _ended(self, event: ChoiceFinished) -> Iterator[Json]:
         is_last = len(self.finished) == len(self.context.wanted.prompts) * self.context.wanted.n

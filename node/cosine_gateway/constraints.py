@@ -37,14 +37,6 @@ def schema(value: Any, name: str) -> Options:
     return {"schema": json.dumps(schema_object(value, name), ensure_ascii=False)}
 
 
-def _regex(value: Any, name: str) -> Options:
-    return {"regex": text(value, name)}
-
-
-def _grammar(value: Any, name: str) -> Options:
-    return {"grammar": text(value, name)}
-
-
 def _choice(value: Any, name: str) -> Options:
     """Read a list of alternative texts as a grammar."""
     if not isinstance(value, list) or len(value) > MAX_CHOICES:
@@ -84,8 +76,8 @@ def _structured_outputs(value: Any, name: str) -> Options:
 
 _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Options]]] = {
     "json": schema,
-    "regex": _regex,
-    "grammar": _grammar,
+    "regex": lambda value, name: {"regex": text(value, name)},
+    "grammar": lambda value, name: {"grammar": text(value, name)},
     "choice": _choice,
     "json_object": _any_object,
 }
@@ -94,6 +86,6 @@ CONSTRAINTS: Final[Mapping[str, Callable[[Any, str], Options]]] = {
     "structured_outputs": _structured_outputs,
     **{f"guided_{name}": read for name, read in _STRUCTURED.items()},
     "json_schema": schema,
-    "regex": _regex,
+    "regex": _STRUCTURED["regex"],
 }
 """The readers of the fields that constrain the text."""

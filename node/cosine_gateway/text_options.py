@@ -72,14 +72,6 @@ def _top_k(value: Any, name: str) -> int:
     return max(0, whole(value, name, low=-1, high=MAX_TOKEN_ID))
 
 
-def _stop_tokens(value: Any, name: str) -> tuple[int, ...] | None:
-    return token_ids(value or [], name, high=MAX_EOS_TOKENS) or None
-
-
-def _ignore_eos(value: Any, name: str) -> bool | None:
-    return flag({name: value}, name) or None
-
-
 def _prediction(value: Any, name: str) -> str | None:
     """Read OpenAI's predicted text: a string, or parts of type text."""
     if not isinstance(value, dict) or value.get("type") != "content":
@@ -134,8 +126,8 @@ _READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "top_k": _top_k,
     "logit_bias": _biases,
     "bad_words": _words,
-    "stop_token_ids": _stop_tokens,
-    "ignore_eos": _ignore_eos,
+    "stop_token_ids": lambda value, name: token_ids(value or [], name, high=MAX_EOS_TOKENS) or None,
+    "ignore_eos": lambda value, name: flag({name: value}, name) or None,
     "stop": _stops,
     "stop_sequences": _stops,
     "prediction": _prediction,

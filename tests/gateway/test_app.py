@@ -57,16 +57,17 @@ async def test_what_is_not_there_is_refused_in_one_shape(running: Gateway) -> No
         assert ("allow" in reply.headers) is (status == 405)
 
 
-def test_keys_guard_the_api_and_nothing_else() -> None:
-    for headers in (None, {"Authorization": "Bearer wrong"}):
-        reply = asked("POST", "/v1/completions", BODY, headers=headers, api_keys=("sesame",))
-        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
-        assert reply.headers["www-authenticate"] == "Bearer"
-    assert asked("POST", "/v1/completions", BODY, headers=BEARER, api_keys=("sesame",)).status == 200
-    statuses = {
-        path: asked("GET", path, api_keys=("sesame",)).status for path in ("/v1/models", "/health", "/metrics")
-    }
+@in_gateway(api_keys=("sesame",))
+async def test_keys_guard_the_api_and_nothing_else(running: Gateway) -> None:
+    statuses = {path: (await running.get(path)).status for path in ("/v1/models", "/health", "/metrics")}
     assert statuses == {"/v1/models": 401, "/health": 200, "/metrics": 200}
+    wrong = await running.get("/v1/models", headers={"Authorization": "Bearer wrong"})
+    assert (wrong.status, wrong.error["code"], wrong.headers["www-authenticate"]) == (
+        401,
+        "invalid_api_key",
+        "Bearer",
+    )
+    assert (await running.get("/v1/models", headers=BEARER)).status == 200
 
 
 KNOWN = [key_digest(key) for key in ("one", "two")]
@@ -99,13 +100,8 @@ PRIVATE: Final = (
     *("host.docker.internal:8000", "gateway.docker.internal", "host.containers.internal", "host.lima.internal"),
 )
 STRANGE: Final = (
-    *(
-        "evil.example",
-        "evil.example:8000",
-        "127.0.0.1.evil.example",
-        "localhost.evil.example",
-        "evil.local.example",
-    ),
+    *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
+    "evil.local.example",
     *("notlocal.lan", "internal.com", "xlocalhost.com", "", ":8000", ".", ".local", "[", "a b", "a@b.example"),
 )
 
