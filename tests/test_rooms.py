@@ -39,8 +39,10 @@ FORBIDDEN: Final = {
 """What a package may not import besides packages above it: I/O in the protocol, machine learning in the library,
 networks in the engine, nodes in clients."""
 
-MAX_MODULES: Final = 20
+MAX_MODULES: Final = 18
 """What a reader sees at a glance in a folder's listing."""
+MAX_LINES: Final = 60
+"""Of a function besides its docstring: what a reader sees at a glance on a screen."""
 
 MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
 OF_TORCH: Final = tuple(
@@ -193,6 +195,20 @@ def test_a_room_is_seen_at_a_glance() -> None:
 
 def test_a_room_says_what_it_is_for() -> None:
     assert [room for room in rooms() if not ast.get_docstring(_parsed(ROOT / room / "__init__.py"))] == []
+
+
+@pytest.mark.parametrize("package", [name for name in PACKAGES if name != "cosine_lab"])
+def test_a_function_is_seen_at_a_glance(package: str) -> None:
+    long = {}
+    for path in _modules_in(PACKAGES[package]):
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                docstring = node.body[0] if ast.get_docstring(node) else None
+                told = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
+                lines = (node.end_lineno or 0) - node.lineno + 1 - told
+                if lines > MAX_LINES:
+                    long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+    assert long == {}
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -26,8 +26,8 @@ from cosine_engine.load_options import VllmOptions
 from cosine_engine.ngram import NgramEngine
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.openai.server import TextServer
+from cosine_engine.other_tokens.retokenized import RetokenizedEngine
 from cosine_engine.processor import reads_float16
-from cosine_engine.retokenized import RetokenizedEngine
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.loading import StoredBlocks, load_model
 from cosine_engine.torch.pass_way import PassWay

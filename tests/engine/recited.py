@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cosine_engine.base import PREFIX, Choice, Row, RowResult
 from cosine_engine.kv_pool import PagePool
+from cosine_engine.other_tokens.text_alignment import PlainTokens, TextTokens
 from cosine_engine.paged import PagedEngine
-from cosine_engine.text_alignment import PlainTokens, TextTokens
 from cosine_engine.tree import SequenceTree
 
 TEXT: Final = (

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from cosine_engine.base import BadLogits, Choice, PassAbandoned, Row, RowResult
-from cosine_engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
-from cosine_engine.text_alignment import (
+from cosine_engine.other_tokens.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
+from cosine_engine.other_tokens.text_alignment import (
     After,
     PlainTokens,
     PredictedToken,

@@ -18,8 +18,8 @@ from cosine_engine.models.model_sizes import DraftedTokens, ModelSizes
 from cosine_engine.openai import SCHEME
 from cosine_engine.openai.engine import ServerEngine
 from cosine_engine.openai.server import TextServer
-from cosine_engine.retokenized import RetokenizedEngine
-from cosine_engine.text_alignment import PlainTokens, typical_own_per_target
+from cosine_engine.other_tokens.retokenized import RetokenizedEngine
+from cosine_engine.other_tokens.text_alignment import PlainTokens, typical_own_per_target
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.request.model_defaults import apply_defaults
 from cosine_p2p.request.options import TEXT_DEFAULTS

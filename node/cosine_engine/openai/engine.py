@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from cosine_engine.base import Row, RowResult
 from cosine_engine.openai.server import ServerEnding, TextServer, Writing
-from cosine_engine.text_alignment import After, PlainTokens, plan_text
-from cosine_engine.written import Continuation, WrittenEngine
+from cosine_engine.other_tokens.text_alignment import After, PlainTokens, plan_text
+from cosine_engine.other_tokens.written import Continuation, WrittenEngine
 from cosine_p2p.text.token_effects import REPLACEMENT
 
 POOL_TOKENS: Final = 65_536

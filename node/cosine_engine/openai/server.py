@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cosine_engine.openai import SCHEME
-from cosine_engine.text_alignment import TextTokens
+from cosine_engine.other_tokens.text_alignment import TextTokens
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)

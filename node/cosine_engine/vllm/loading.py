@@ -2,12 +2,13 @@
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.lanes.self_test import check_exactness
-from cosine_engine.load_options import TESTING, LoadOptions
+from cosine_engine.load_options import TESTING, LoadOptions, VllmOptions
 from cosine_engine.pool_size import TokenBytes, free_memory_bytes
 from cosine_engine.self_test import POOL_TOKENS
 from cosine_engine.vllm.environment import find_python
@@ -28,6 +29,22 @@ REPEATED: Final = 4
 """The tokens that vLLM is told of, in passes: some are fed again for branches."""
 
 
+def _settings(folder: Path, options: VllmOptions, dtype: str) -> dict[str, object]:
+    """vLLM's arguments for a model, of which it decides nothing else by itself."""
+    return {
+        "model": str(folder),
+        "dtype": dtype,
+        "tensor_parallel_size": options.tensor_parallel,
+        "pipeline_parallel_size": options.pipeline_parallel,
+        "distributed_executor_backend": "uni" if options.processes == 1 else "mp",
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": False,
+        "disable_hybrid_kv_cache_manager": True,
+        "enforce_eager": True,
+        "seed": 0,
+    }
+
+
 def load_vllm(files: ModelFiles, how: LoadOptions) -> VllmEngine:
     """Load the engine of a folder.
 
@@ -42,18 +59,7 @@ def load_vllm(files: ModelFiles, how: LoadOptions) -> VllmEngine:
         # vLLM's own choice for weights in float32 is bfloat16.
         stored = text_part(config)
         dtype = str(stored.get("dtype") or stored.get("torch_dtype") or config.get("dtype") or dtype)
-    told = {
-        "model": str(folder),
-        "dtype": dtype,
-        "tensor_parallel_size": options.tensor_parallel,
-        "pipeline_parallel_size": options.pipeline_parallel,
-        "distributed_executor_backend": "uni" if options.processes == 1 else "mp",
-        "skip_tokenizer_init": True,
-        "enable_prefix_caching": False,
-        "disable_hybrid_kv_cache_manager": True,
-        "enforce_eager": True,
-        "seed": 0,
-    }
+    told = _settings(folder, options, dtype)
     process = VllmProcess(python, told, threads=threads)
     sizes = process.sizes
     token_bytes, block_tokens = sizes["token_bytes"], sizes["block_tokens"]

@@ -114,7 +114,12 @@ def invite(
         _show_code(link)
     sys.stdout.write(f"{link}\n")
     sys.stdout.flush()
-    nearest = min(map(reach_at, addresses))
+    sys.stderr.write("".join(f"  {line}\n" for line in _explained(invitation)))
+
+
+def _explained(invitation: Invitation) -> list[str]:
+    """Sentences about an invitation for whoever passes it on."""
+    nearest = min(map(reach_at, invitation.addresses))
     lines = [f"Valid until {invitation.last_day}." if invitation.last_day else "Valid for ever."]
     if nearest in NOT_FAR:
         lines.append(NOT_FAR[nearest])
@@ -126,7 +131,7 @@ def invite(
             "Each member also needs a certificate: `cosine-node invite --folder` makes links that have one."
         )
     lines.append("Others run: cosine-node draft LINK, or any command with --initial-peers LINK")
-    sys.stderr.write("".join(f"  {line}\n" for line in lines))
+    return lines
 
 
 def _show_code(link: str) -> None:

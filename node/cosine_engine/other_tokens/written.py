@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from cosine_engine.base import Choice, Row
 from cosine_engine.kv_pool import PagePool
+from cosine_engine.other_tokens.text_alignment import Plan
 from cosine_engine.paged import PagedEngine
-from cosine_engine.text_alignment import Plan
 from cosine_engine.tree import SequenceTree
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_engine.base import PREFIX, Choice, Engine, OutOfPages, Row, RowResult
-from cosine_engine.text_alignment import (
+from cosine_engine.other_tokens.text_alignment import (
     After,
     PredictedToken,
     TextTokens,
@@ -14,8 +14,8 @@ from cosine_engine.text_alignment import (
     own_per_target,
     plan_tokens,
 )
+from cosine_engine.other_tokens.written import Continuation, WrittenEngine
 from cosine_engine.tree import SequenceTree
-from cosine_engine.written import Continuation, WrittenEngine
 from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
