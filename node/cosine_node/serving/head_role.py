@@ -29,7 +29,6 @@ from cosine_node.serving.joining import entering
 from cosine_node.serving.node import RunningNode, observing
 from cosine_node.serving.options import HeadOptions, NetworkOptions
 from cosine_node.serving.verify_role import VerifyRole
-from cosine_node.serving.whole_model import share_grammars
 from cosine_node.stages.frames import ChainLost
 from cosine_terminal.events import Emit
 
@@ -71,7 +70,8 @@ async def run_head(network: NetworkOptions, options: HeadOptions, emit: Emit, st
             return
         names = await asyncio.to_thread(opened.names)
         needs, most_tokens = needs_of(names, requests=options.max_requests)
-        load = partial(load_home, emit=emit, measure_s=MEASURE_S)
+        grammars = await asyncio.to_thread(Grammars.of, opened.folder)
+        load = partial(load_home, emit=emit, measure_s=MEASURE_S, grammars=grammars)
         home = await in_ending_thread(load, options.home) if options.home else None
         if (joined := await entrance.join()) is None:
             return
@@ -82,7 +82,6 @@ async def run_head(network: NetworkOptions, options: HeadOptions, emit: Emit, st
         checks = ChainChecks(finder)
         stack.push_async_callback(checks.close)
         stack.callback(asyncio.ensure_future(finder.run()).cancel)
-        grammars = await asyncio.to_thread(Grammars.of, opened.folder)
         while (links := await _next_chain(finder, emit, stop)) is not None:
             emit("measuring", {"model": names.model_name})
             engine = StagedEngine(links, context_tokens=most_tokens, grammars=grammars)
@@ -93,7 +92,6 @@ async def run_head(network: NetworkOptions, options: HeadOptions, emit: Emit, st
                 # Lost while it was measured; the next search excludes the stage at fault.
                 LOG.warning("%s", lost)
                 continue
-            share_grammars(engine, home)
             spare = SpareChain(finder, engine, checks) if options.keeps_spare_warm else None
             chain = StageChain(engine, finder, curve=curve, checks=checks, spare=spare)
             passes = EnginePasses.over_stages(chain, curve.at_share(options.share))

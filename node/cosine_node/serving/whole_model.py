@@ -7,7 +7,6 @@ from cosine_engine.base import Engine
 from cosine_engine.models.home_model import HomeModel, load_with_home
 from cosine_engine.models.served import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_engine.models.unloading import ModelMemory
-from cosine_engine.paged import PagedEngine
 from cosine_node.passes.runner import in_ending_thread
 from cosine_node.serving.options import DraftOptions, VerifyOptions
 from cosine_protocol.errors import UsageError
@@ -25,7 +24,6 @@ async def load_node(options: WholeModelOptions, emit: Emit) -> Loaded:
     """
     began_s = time.monotonic()
     served, home = await in_ending_thread(load_models, options, emit)
-    share_grammars(served.engine, home)
     if options.unload_after_s is None:
         return served, home
     return returnable(options, served, home, emit, load_s=time.monotonic() - began_s)
@@ -60,9 +58,3 @@ def returnable(
     if home is not None:
         home = replace(home, engine=memory.engines[1], target=None if home.target is None else engine)
     return replace(served, engine=engine, memory=memory), home
-
-
-def share_grammars(engine: Engine, home: HomeModel | None) -> None:
-    """Let a verifier's own drafter use the grammars of the target's engine if it has the same tokens."""
-    if home is not None and isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target):
-        home.engine.grammars = engine.grammars
