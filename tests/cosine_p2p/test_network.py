@@ -41,7 +41,7 @@ def test_what_is_no_list_of_addresses_is_refused_in_a_sentence(
     assert str(refused.value) == sentence
 
 
-@pytest.mark.parametrize(("asked", "part"), [("quick", "'quick'"), ("full", r"pip install ..\[node\]")])
+@pytest.mark.parametrize(("asked", "part"), [("quick", "'quick'"), ("full", r"pip install . './node\[torch\]'")])
 def test_a_transport_that_is_not_there(asked: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, full=False)
     with pytest.raises(UsageError, match=part):

@@ -25,7 +25,7 @@ from tests.engine.random_serving import Asked, Position, draw_requests, serve_to
 from tests.engine.surveyed_models import UNTRIED, tiny_configs
 from tests.engine.tiny_models import VOCAB, build
 
-DATA: Final = Path(__file__).parents[3] / "docs" / "architectures.json"
+DATA: Final = Path(__file__).parents[2] / "docs" / "architectures.json"
 KINDS: Final = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 """The `model_type` of every causal language model of the installed transformers."""
 MOST_PARAMETERS: Final = 15_000_000

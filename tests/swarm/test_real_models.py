@@ -262,7 +262,7 @@ def cases() -> Iterator[Any]:
         skips = pytest.mark.skipif(absent[model], reason=f"{model} is absent: make smol gemma")
         for form in (*weights[model], *(["folder"] if model == "toy" else [])):
             for engine in ("torch", "llama")[: 1 if form == "folder" else 2]:
-                is_first = form == weights[model][0] and (model, engine) != ("SmolLM2", "torch")
+                is_first = form == weights[model][0] and (model == "toy" or engine == "llama")
                 yield pytest.param(model, form, engine, marks=[skips] if is_first else [skips, pytest.mark.soak])
 
 

@@ -2,8 +2,10 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from cosine_engine.base import Engine
+from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.models.home_model import HomeModel, load_with_home
 from cosine_engine.models.served import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_engine.models.unloading import ModelMemory
@@ -29,25 +31,31 @@ async def load_node(options: WholeModelOptions, emit: Emit) -> Loaded:
     return returnable(options, served, home, emit, load_s=time.monotonic() - began_s)
 
 
-def load_models(options: WholeModelOptions, emit: Emit, *, measure_s: float | None = None) -> Loaded:
-    """Load and measure a node's models. Blocks. Raises `UsageError`."""
+def load_models(
+    options: WholeModelOptions, emit: Emit, *, measure_s: float | None = None, grammars: Grammars | None = None
+) -> Loaded:
+    """Load and measure a node's models. Blocks. Raises `UsageError`.
+
+    `grammars` are the constraints of engines that these replace.
+    """
     if measure_s is None:
         measure_s = MEASURE_S if options.emulated_curve is None else WARM_UP_S
     if isinstance(options, VerifyOptions) and options.home is not None:
-        return load_with_home(options.source, options.home, emit, measure_s=measure_s)
-    return load_served(options.source, options.role, emit, measure_s=measure_s), None
+        return load_with_home(options.source, options.home, emit, measure_s=measure_s, grammars=grammars)
+    return load_served(options.source, options.role, emit, measure_s=measure_s, grammars=grammars), None
 
 
 def returnable(
     options: WholeModelOptions, served: ServedModel, home: HomeModel | None, emit: Emit, *, load_s: float
 ) -> Loaded:
     """Return the models with engines whose memory can be given back. The first load took `load_s`."""
-    names, after_s = served.names, options.unload_after_s
+    names, after_s, grammars = served.names, options.unload_after_s, served.engine.grammars
     assert after_s is not None
 
     async def load_again() -> list[Engine]:
-        # The speed is known.
-        again, home_again = await in_ending_thread(load_models, options, emit, measure_s=WARM_UP_S)
+        # The speed is known, and open sequences have their constraints compiled.
+        load = partial(load_models, options, emit, measure_s=WARM_UP_S, grammars=grammars)
+        again, home_again = await in_ending_thread(load)
         if again.names != names:
             raise UsageError("its files have changed")
         return [again.engine] if home_again is None else [again.engine, home_again.engine]
