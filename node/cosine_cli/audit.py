@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_cli.asking import joining_once
+from cosine_cli.endpoint_report import NAME, open_report, tell_report
 from cosine_cli.judged_texts import CheckedPiece, check, judged
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
@@ -61,8 +62,6 @@ def audit_text(
     as_json: AsJson = False,
 ) -> None:
     """Let other verifiers or this machine judge a text, or read a report."""
-    from cosine_cli.endpoint_report import NAME, open_report, tell_report
-
     result = None if file is None else read_object(file)
     if result is not None and NAME in result:
         tell_report(open_report(result), as_json=as_json)

@@ -1,6 +1,6 @@
 """The program of `cosine` and `cosine-node`: commands, configuration, and the exit code and sentence of each error.
 
-The commands of a client are here; those of nodes are found by the entry point `node` of `COMMANDS`, where the
+The commands of a client are here; those of nodes are found by the entry point `node` of `OF_NODES`, where the
 distribution `cosine-node` is installed.
 """
 
@@ -27,7 +27,7 @@ from cosine_cli.serve import serve
 from cosine_cli.status import status
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
-from cosine_terminal.companions import NODES, installed_part, tui
+from cosine_terminal.companions import NODES, OF_NODES, installed_part, tui
 from cosine_terminal.help_screen import ALL, HELP, Everyday, Group, add_command
 from cosine_terminal.interrupts import raise_on_interrupt
 from cosine_terminal.options import spread_peers
@@ -60,10 +60,7 @@ COMMANDS: Final[Commands] = {
         status: "status LINK --watch",
         audit: "audit generation.json --initial-peers ADDRESS",
     },
-    **(
-        installed_part("cosine.commands", "node")
-        or {GIVE: {NODES.absent("doctor", "Look for what is wrong."): "doctor"}}
-    ),
+    **(installed_part(OF_NODES, "node") or {GIVE: {NODES.absent("doctor", "Look for what is wrong."): "doctor"}}),
 }
 """The commands by heading of the help, each with an example. ADDRESS is an address that a node prints, LINK one
 or an invitation."""

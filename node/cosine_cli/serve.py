@@ -1,10 +1,7 @@
-"""`cosine serve`: the swarm behind OpenAI's and Anthropic's APIs; and `join --page`, a small gateway."""
+"""`cosine serve`: the swarm behind OpenAI's and Anthropic's APIs."""
 
-import asyncio
-import logging
-import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gethostname
@@ -12,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import KEEP, ClientOptions
-from cosine_p2p.storage.identity_file import default_identity_file, load_identity
-from cosine_protocol.errors import CosineError, UsageError
+from cosine_protocol.errors import UsageError
 from cosine_terminal.companions import PARTS, installed_part
-from cosine_terminal.events import Emit, telling
+from cosine_terminal.events import telling
 from cosine_terminal.interrupts import run_until_stopped
 from cosine_terminal.options import (
     ENTRANCE,
@@ -34,9 +30,6 @@ from cosine_terminal.options import (
 if TYPE_CHECKING:
     from cosine_gateway.page.machine import PageMachine
 
-LOG = logging.getLogger(__name__)
-PAGE_HOST: Final = "127.0.0.1"
-"""The address of a node's page. To show it to others, run `cosine serve`, which has API keys."""
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
     "waiting": "Waiting for a verifier. {said}",
@@ -94,6 +87,8 @@ def serve(
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     if len(keys) > 1 and client.get("past_replies") == KEEP:
         raise UsageError("--past-replies keep is for one user: speed would tell each key what others were told.")
+    # Nodes answer the page's questions about this machine, where they are installed.
+    own_machine: Callable[[], PageMachine] | None = installed_part(PARTS, "page_machine")
     options = GatewayOptions(
         model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,
@@ -102,7 +97,7 @@ def serve(
         host_names=(*several(flags.host_name), gethostname()),
         max_requests=flags.max_requests,
         access=Access.of(client),
-        machine=own_machine(),
+        machine=None if own_machine is None else own_machine(),
     )
     asked = {"initial_peers": peers_of(link, initial_peers), "listen": True, **client}
     with (
@@ -112,12 +107,6 @@ def serve(
         if not keys and not is_loopback(host):
             emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(listener, host, asked, options, emit, stop))
-
-
-def own_machine() -> "PageMachine | None":
-    """Return what answers the page's questions about this machine, where nodes are installed."""
-    make: Callable[[], PageMachine] | None = installed_part(PARTS, "page_machine")
-    return None if make is None else make()
 
 
 def model_name(target: str) -> str:
@@ -137,80 +126,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def page_access(access: Access) -> Access:
-    """The access of the page's client. Raises `UsageError` if it is not a member of the private swarm.
-
-    In a private swarm it has a separate identity, so that peers do not mistake it for the node.
-    """
-    if access.swarm_file is None:
-        return access
-    file = default_identity_file().with_name("page-identity")
-    try:
-        access.gate(load_identity(file).peer_id)
-    except UsageError as error:
-        raise UsageError(f"The page has a separate key, {file}: {error}") from None
-    return replace(access, identity_file=file)
-
-
-async def run_with_page(
-    run: Callable[[Emit], Awaitable[None]],
-    listener: socket.socket,
-    *,
-    access: Access,
-    target: str,
-    emit: Emit,
-    stop: asyncio.Event,
-) -> None:
-    """Run a node and, once it is ready, serve the page on the listening socket.
-
-    If the page cannot be served, a warning is logged and the node goes on.
-    """
-    addresses: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-
-    def note(event: str, fields: dict[str, object]) -> None:
-        emit(event, fields)
-        maddrs = fields.get("maddrs")
-        if event == "ready" and isinstance(maddrs, list) and not addresses.done():
-            addresses.set_result(maddrs)
-
-    async def show() -> None:
-        try:
-            await _serve_page(listener, await addresses, access=access, target=target, emit=emit, stop=stop)
-        except CosineError as error:
-            LOG.warning("the page cannot be shown: %s", error)
-
-    showing = asyncio.ensure_future(show())
-    try:
-        await run(note)
-    finally:
-        showing.cancel()
-        await asyncio.gather(showing, return_exceptions=True)
-        listener.close()
-
-
-async def _serve_page(
-    listener: socket.socket,
-    addresses: list[str],
-    *,
-    access: Access,
-    target: str,
-    emit: Emit,
-    stop: asyncio.Event,
-) -> None:
-    from cosine_gateway.http.app import GatewayOptions
-    from cosine_gateway.http.server import serve_gateway
-    from cosine_p2p.network import joining
-    from cosine_p2p.text.target import Target
-
-    def note(event: str, fields: dict[str, object]) -> None:
-        # Other events of the gateway do not concern the node.
-        if event == "ready":
-            emit("page", {"url": fields["url"]})
-
-    join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
-    options = GatewayOptions(
-        model_name=model_name(target), host_names=(gethostname(),), access=access, machine=own_machine()
-    )
-    await serve_gateway(listener, PAGE_HOST, {"join": join, "target": target}, options, note, stop)

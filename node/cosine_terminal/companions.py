@@ -10,6 +10,8 @@ import typer
 from cosine_protocol.errors import UsageError
 from cosine_terminal.help_screen import takes_anything
 
+OF_NODES: Final = "cosine.commands"
+"""The entry point `node` with the commands of nodes."""
 PARTS: Final = "cosine.parts"
 """The entry points of what commands of a client use of nodes."""
 COMMANDS: Final = "cosine_node.commands"

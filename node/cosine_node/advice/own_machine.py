@@ -15,6 +15,7 @@ from cosine_engine.processes.answer import answer_of
 from cosine_node.advice.measurement import find_advice
 from cosine_node.advice.suggestions import MEMORY_PART
 from cosine_node.chains.model_needs import PROBE_S, fit_of, served_dtype, target_sizes
+from cosine_node.chains.outlook import outlook_as_object, outlooks
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.reach import Way, connect, judge_reachability
@@ -62,7 +63,10 @@ class OwnMachine:
         return asdict(advice)
 
     def stages(self, records: Sequence[NodeRecord]) -> Json:
-        return {"coverage": coverage_as_objects(records), "outlook": _outlook_facts(records)}
+        return {
+            "coverage": coverage_as_objects(records),
+            "outlook": [outlook_as_object(each) for each in outlooks(records)],
+        }
 
     def join_options(self, numerics: str) -> tuple[str, ...]:
         return join_options(numerics)
@@ -103,15 +107,6 @@ class OwnMachine:
 def _model_name(target: str) -> str:
     """The name or folder of a target, without its digest."""
     return target if Path(target).expanduser().exists() else parse_target(target)[0]
-
-
-def _outlook_facts(reached: Sequence[NodeRecord]) -> list[Json]:
-    """Return the expected speed of the stages of each model, or nothing without numpy, which chains need."""
-    if find_spec("numpy") is None:
-        return []
-    from cosine_node.chains.outlook import outlook_as_object, outlooks
-
-    return [outlook_as_object(each) for each in outlooks(reached)]
 
 
 async def _gpus() -> tuple[tuple[str, int], ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_cli.endpoint_report import tell_report
+from cosine_cli.endpoint_report import open_report, sign_report, tell_report
 from cosine_engine.load_options import EngineKind, LoadOptions
 from cosine_engine.pool_size import AUTO
 from cosine_node.cli.node_flags import model_option
@@ -62,8 +62,6 @@ def audit_endpoint(
     as_json: AsJson = False,
 ) -> None:
     """Judge which model an endpoint runs, in a signed report."""
-    from cosine_cli.endpoint_report import open_report, sign_report
-
     signed = sign_report(run_interruptibly(_examined(endpoint, tried)), load_identity(identity))
     if tried.out is not None:
         replace_text(tried.out, json.dumps(signed))

@@ -134,8 +134,8 @@ async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
 
 def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
     """Run the nodes with a page. Raises `UsageError` if it cannot be shown."""
-    from cosine_cli.serve import PAGE_HOST, page_access, run_with_page
     from cosine_gateway.http.server import listening
+    from cosine_node.cli.node_page import PAGE_HOST, page_access, run_with_page
 
     if not 0 <= port <= 65_535:
         raise UsageError("--page must lie between 0 and 65535.")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cosine_cli.serve import page_access, run_with_page
 from cosine_gateway.http import server
+from cosine_node.cli.node_page import page_access, run_with_page
 from cosine_p2p.access import Access
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_protocol.errors import PeerLost
