@@ -28,9 +28,8 @@ from cosine_node.chains.finder import ChainFinder
 from cosine_node.chains.known_stages import ChainNeeds
 from cosine_node.chains.spare import SpareChain
 from cosine_node.stages.frames import feed_messages
-from cosine_node.stages.inbox import QueuedFeed
 from cosine_node.stages.passes import StagePasses
-from cosine_node.stages.served_chain import ChainBooks, ServedChain
+from cosine_node.stages.served_chain import ChainBooks, QueuedFeed, ServedChain
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService

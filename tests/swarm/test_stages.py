@@ -13,8 +13,8 @@ import pytest
 from cosine_lab.simulation.report import RequestEnding, SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario
+from cosine_node.chains.finder import MAX_DOUBTS
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.watch import MAX_DOUBTS
 from cosine_node.stages.served_chain import IDLE_S
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling

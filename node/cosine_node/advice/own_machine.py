@@ -12,10 +12,10 @@ from typing import Any, Final
 from cosine_engine.load_options import join_options
 from cosine_engine.pool_size import CARD_MEMORY_PART, free_memory_bytes
 from cosine_engine.processes.answer import answer_of
-from cosine_node.advice.measurement import find_advice
+from cosine_node.advice.measurement import PROBE_S, find_advice, target_sizes
 from cosine_node.advice.suggestions import MEMORY_PART
-from cosine_node.chains.model_needs import PROBE_S, fit_of, served_dtype, target_sizes
 from cosine_node.chains.outlook import outlook_as_object, outlooks
+from cosine_node.chains.planning import fit_of, served_dtype
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.reach import Way, connect, judge_reachability

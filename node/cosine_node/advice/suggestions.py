@@ -15,9 +15,8 @@ from typing import Final
 
 from cosine_engine.load_options import join_options
 from cosine_engine.pool_size import AUTO, CARD_MEMORY_PART
-from cosine_node.chains.model_needs import fit_of, served_dtype
 from cosine_node.chains.outlook import ACCEPTANCE, outlooks, sentence_of
-from cosine_node.chains.planning import ModelNeeds
+from cosine_node.chains.planning import ModelNeeds, fit_of, served_dtype
 from cosine_node.stages.parts import size_text
 from cosine_p2p.directory.coverage import gaps_sentence, unheld
 from cosine_p2p.session.peer_search import MAX_ASKED_DRAFTERS

@@ -2,24 +2,34 @@
 
 Theory of operation
 -------------------
-Stages announce their layers, pass time, load and room. What the head has measured precedes that (`measured`), and
-what its checks have found decides which stages it may use (`disputes`). `best` chooses the chain of least expected
-time among those with the fewest suspects. A stage that failed is unused for `GONE_S`, unless it has announced
-itself since, and then a last resort. The first chain determines numerics and pool size of all later ones.
+Stages announce their layers, pass time, load and room. Measured times precede announced ones (`StageSpeeds`,
+docs/decisions/0025), delays add up, and faults are remembered as `Suspicions`. `best` chooses the chain of least
+expected time among those with the fewest suspects. A stage that failed is unused for `GONE_S`, unless it has
+announced itself since, and then a last resort. The first chain determines numerics and pool size of all later ones.
+
+What checks have found decides which stages a chain may use (`Disputes`). Keys are free, so stages earn trust as
+verifiers do (`cosine_p2p.trust.standing`): by checks in which another holder of the same layers computed the same.
+The first rule that applies decides a contradiction:
+
+- A third holder agrees with one side: the other side lied.
+- One side has clearly more checks: it is trusted.
+- Neighbours that disagree about what went between them are kept apart. A stage in such a dispute with two others
+  lied, since one liar is likelier than two.
+- Otherwise all are set aside, until one of them is found wrong elsewhere, or for `UNDECIDED_S`.
+
+A wrong side of several stages is set aside as a whole, since it is unknown which one lied. Times never go back.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median_low
+from statistics import median, median_low
 from typing import Final
 
 from cosine_engine.curve import CostCurve
-from cosine_node.chains.disputes import Disputes
-from cosine_node.chains.measured import SHARED, LinkSpeeds, StageSpeeds, Suspicions
 from cosine_node.chains.search import (
     USUAL_RTT_S,
     FoundChain,
@@ -29,10 +39,246 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
+from cosine_node.chains.traces import Contradiction
 from cosine_p2p.directory.coverage import unheld
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.records import NetworkCoordinate, NodeRecord, StageOffer
+from cosine_protocol.stage import LayerRange
+
+MAX_STAGES: Final = 1024
+"""Bounds memory."""
+FORGOTTEN_S: Final = 3600.0
+"""A slow machine or link may be idle within an hour; a liar costs one replacement in each."""
+RECENT_PASSES: Final = 7
+"""Passes whose median counts, so that one wait for another head's prompt has no effect."""
+LOST_S: Final = 1.0
+"""Limit of the total delay: about the time until another chain has fed the kept tokens. With less, chains are left
+because of noise; with more, requests wait longer than for another chain."""
+MOST_OF_ONE_S: Final = 0.4
+"""Largest delay counted for one pass, so that no single one is enough."""
+FEW_PASSES: Final = 4
+SLOWER: Final = 2.0
+LEAST_S: Final = 0.005
+"""A stage has lied about its speed if the median of `FEW_PASSES` or more is `SLOWER` times plus `LEAST_S`
+longer."""
+
+
+@dataclass(slots=True)
+class _Speed:
+    passes_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_PASSES))
+    lost_s: float = 0.0
+    has_lied: bool = False
+
+
+Measured = str | tuple[str, str]
+"""A stage, by its peer id; or the link between two stages, beyond its expected time."""
+
+
+class StageSpeeds:
+    """The times of one-token passes at stages and between them, which precede announced ones."""
+
+    def __init__(self) -> None:
+        self._speeds = Remembered[Measured, _Speed](MAX_STAGES, forgotten_s=FORGOTTEN_S)
+
+    def begin(self, what: Measured, *, now_s: float) -> None:
+        """Begin a new chain: keep only the median of a stage's earlier passes, and no delays."""
+        known = self._speeds.get(what, now_s)
+        if known is not None:
+            usual = deque([median(known.passes_s)], RECENT_PASSES)
+            self._speeds.note(what, _Speed(usual, has_lied=known.has_lied), now_s)
+
+    def note(self, what: Measured, *, pass_s: float, expected_s: float, now_s: float) -> None:
+        """Record a pass; one that is faster than expected reduces the total delay."""
+        speed = self._speeds.get(what, now_s) or _Speed()
+        speed.passes_s.append(pass_s)
+        is_slow = len(speed.passes_s) >= FEW_PASSES and median(speed.passes_s) >= SLOWER * expected_s + LEAST_S
+        speed.has_lied = speed.has_lied or is_slow
+        speed.lost_s = max(0.0, speed.lost_s + min(MOST_OF_ONE_S, pass_s - expected_s))
+        self._speeds.note(what, speed, now_s)
+
+    def pass_s(self, what: Measured, *, now_s: float) -> float | None:
+        """The median of recent passes; None if none was measured."""
+        speed = self._speeds.get(what, now_s)
+        return median(speed.passes_s) if speed is not None else None
+
+    def has_cost_much(self, what: Measured, *, now_s: float) -> bool:
+        """True if the delays in the present chain add up to `LOST_S`."""
+        speed = self._speeds.get(what, now_s)
+        return speed is not None and speed.lost_s >= LOST_S
+
+    def is_deceived(self, *, now_s: float) -> bool:
+        """True if some stage was slower than it had announced."""
+        return any(speed.has_lied for what, speed in self._speeds.items(now_s) if isinstance(what, str))
+
+    def forgive(self, what: Measured, *, now_s: float) -> None:
+        """Reset the delay, since there was no better stage."""
+        speed = self._speeds.get(what, now_s)
+        if speed is not None:
+            speed.lost_s = 0.0
+
+
+UNKNOWN_BYTES_PER_S: Final = 12.5e6
+"""Assumed for an unmeasured link: 100 Mbit/s. On a slower one the first passes of a prompt are too long, on a
+faster one too short."""
+LEAST_BYTES: Final = 1 << 16
+"""Shorter transfers say little about the speed."""
+SAMPLES: Final = 9
+"""Their median tolerates four disturbed passes; five show a change of the link."""
+REMEMBERED_PAIRS: Final = 256
+"""Bounds memory."""
+
+
+class LinkSpeeds:
+    """The bytes per second between stages that were neighbours in chains.
+
+    Reports are trusted, since they only affect the length of prompt passes.
+    """
+
+    def __init__(self) -> None:
+        self._samples = Remembered[tuple[str, str], deque[float]](REMEMBERED_PAIRS, forgotten_s=FORGOTTEN_S)
+
+    def note(self, pair: tuple[str, str], *, size_bytes: int, seconds: float, now_s: float) -> None:
+        """Record a transfer from one stage to the other."""
+        if size_bytes < LEAST_BYTES or seconds <= 0:
+            return
+        samples = self._samples.get(pair, now_s) or deque(maxlen=SAMPLES)
+        samples.append(size_bytes / seconds)
+        self._samples.note(pair, samples, now_s=now_s)
+
+    def bytes_per_s(self, pair: tuple[str, str], *, now_s: float) -> float:
+        """The median speed of the link between two stages."""
+        samples = self._samples.get(pair, now_s)
+        return median(samples) if samples else UNKNOWN_BYTES_PER_S
+
+
+SUSPECTED_S: Final = 600.0
+"""Duration of a suspicion. A stage that always stalls costs one stuck pass (`STUCK_S`) in this time, 1/400 of it; a
+machine that was busy for a moment is a last resort for as long."""
+MAX_SUSPICIONS: Final = 256
+"""Bounds memory."""
+SHARED: Final = 2
+"""Weight of one fault: all of it for a single suspect, half for each of two neighbours. The guilty one of a pair
+weighs more after its next fault beside another neighbour."""
+
+
+class Suspicions:
+    """Suspicions against stages, each for `SUSPECTED_S`."""
+
+    def __init__(self) -> None:
+        self._noted: deque[tuple[float, str, int]] = deque(maxlen=MAX_SUSPICIONS)
+
+    def note(self, peer_ids: Collection[str], *, now_s: float) -> None:
+        """Record a fault of one of these stages."""
+        for peer_id in peer_ids:
+            self._noted.append((now_s, peer_id, SHARED if len(peer_ids) == 1 else SHARED // 2))
+
+    def weights(self, *, now_s: float) -> Mapping[str, int]:
+        """The total weight of suspicions by peer id."""
+        found: Counter[str] = Counter()
+        for at_s, peer_id, weight in self._noted:
+            if now_s - at_s < SUSPECTED_S:
+                found[peer_id] += weight
+        return found
+
+
+CHECK_SHARE: Final = 0.05
+"""Lower bound of the share of checked requests, equal to that of clients' audits."""
+CLEARLY: Final = 4
+"""Factor and least number of checks by which one side is trusted: two levels of standing."""
+UNDECIDED_S: Final = 24 * 3600.0
+"""An honest stage is used again within a day; a liar in the same dispute writes one wrong text a day."""
+MAX_DISPUTES: Final = 256
+"""Bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Stages of which at least one lies, without proof which."""
+
+    members: frozenset[str]
+    layers: LayerRange
+    is_link: bool = False
+
+    def __str__(self) -> str:
+        names = sorted(self.members)
+        joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"Stages {joined} disagree about layers {self.layers} of {self.layers.layers}"
+
+
+class Disputes:
+    """A head's findings about stages. Times never go back."""
+
+    def __init__(self) -> None:
+        self.standings = Standings()
+        self._open = Remembered[Dispute, bool](MAX_DISPUTES, forgotten_s=UNDECIDED_S)
+
+    def open(self, now_s: float) -> tuple[Dispute, ...]:
+        """The undecided disputes."""
+        return tuple(dispute for dispute, _ in self._open.items(now_s))
+
+    def set_aside(self, now_s: float) -> frozenset[str]:
+        """The stages that no chain may use."""
+        doubted = (dispute.members for dispute in self.open(now_s) if not dispute.is_link)
+        return self.standings.rejected(now_s).union(*doubted)
+
+    def apart(self, now_s: float) -> frozenset[frozenset[str]]:
+        """Pairs that must not be neighbours."""
+        return frozenset(dispute.members for dispute in self.open(now_s) if dispute.is_link)
+
+    def are_free(self, peer_ids: Collection[str], *, now_s: float) -> bool:
+        """True if a chain may use these stages in this order."""
+        pairs = zip(peer_ids, list(peer_ids)[1:], strict=False)
+        apart = self.apart(now_s)
+        return self.set_aside(now_s).isdisjoint(peer_ids) and not any({*pair} in apart for pair in pairs)
+
+    def are_checked(self, peer_ids: Iterable[str], *, now_s: float) -> bool:
+        """True if each of these was found right at least once."""
+        return all(self.standings.checks(peer_id, now_s=now_s) for peer_id in peer_ids)
+
+    def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
+        """The standing of stages for the choice of chains; `CLEARLY` checks or more count the same."""
+        levels = self.standings.levels(peer_ids, now_s=now_s)
+        return {peer_id: min(level, CLEARLY.bit_length()) for peer_id, level in levels.items()}
+
+    def check_chance(self, peer_ids: Iterable[str], *, now_s: float) -> float:
+        """The chance that a request over these stages is checked; the least checked stage decides."""
+        chances = [self.standings.audit_chance(each, CHECK_SHARE, now_s=now_s) for each in peer_ids]
+        return max(chances, default=0.0)
+
+    def note_right(self, peer_id: str, *, now_s: float) -> None:
+        """Record that another holder of its layers has computed the same."""
+        self.standings.note_right(peer_id, now_s=now_s)
+
+    def note_wrong(self, side: Collection[str], layers: LayerRange, *, now_s: float) -> None:
+        """Record that a side lied: a single stage is rejected, several are set aside."""
+        if len(side) == 1:
+            (peer_id,) = side
+            self.standings.reject(peer_id, now_s=now_s)
+            for dispute in self.open(now_s):
+                if peer_id in dispute.members:
+                    self._open.pop(dispute)
+        else:
+            self._open.note(Dispute(frozenset(side), layers), True, now_s)
+
+    def judge(self, found: Contradiction, *, now_s: float) -> tuple[str, ...]:
+        """Judge a contradiction that no third stage has decided; return the side that lied, or () if undecided."""
+        for side, other in ((found.ones, found.others), (found.others, found.ones)):
+            least = min(self.standings.checks(each, now_s=now_s) for each in side)
+            most = max(self.standings.checks(each, now_s=now_s) for each in other)
+            if least >= CLEARLY * max(1, most):
+                self.note_wrong(other, found.layers, now_s=now_s)
+                return other
+        if found.is_link:
+            for peer_id in found.members:
+                if any(pair & found.members == {peer_id} for pair in self.apart(now_s)):
+                    self.note_wrong((peer_id,), found.layers, now_s=now_s)
+                    return (peer_id,)
+        self._open.note(Dispute(found.members, found.layers, found.is_link), True, now_s)
+        return ()
+
 
 GONE_S: Final = 10.0
 """Time for which a failed stage is not used, unless it has announced itself since. Afterwards it is a last

@@ -1,4 +1,4 @@
-"""Assignment of a model's layers to machines, and the expected speed of passes. Pure.
+"""The memory that parts of a model need, and the assignment of its layers to machines. Pure.
 
 Theory of operation: a pass of few tokens reads every weight once (of a mixture those of the selected experts), so a
 machine takes as long as its memory takes to read its layers; each machine adds half a round trip. `make_plan` finds
@@ -10,12 +10,16 @@ speed. A layer counts as the largest one for room, and as the mean for time.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_engine.pool_size import AUTO
 from cosine_node.stages.parts import PartSizes, size_text
+from cosine_p2p.directory.coverage import lacked_most
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import DTYPES
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage import LayerRange
 
 MAX_MACHINES: Final = 64
@@ -53,6 +57,35 @@ class ModelNeeds:
     def bytes_of(self, part: LayerRange) -> int:
         """The bytes of a part with its cache."""
         return self.sizes.of(part) + len(part) * self.layer_token_bytes * self.pool_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The layers that a machine should hold as a stage, None if not even one fits, and the sizes with cache."""
+
+    layers: LayerRange | None
+    bytes: int
+    is_whole: bool
+    whole_bytes: int
+
+
+def fit_of(needs: ModelNeeds, memory_bytes: int, held: Collection[LayerRange]) -> Fit:
+    """The fit of a model for `memory_bytes`, given the layers that others hold."""
+    layers = needs.sizes.layers
+    whole_bytes = needs.bytes_of(LayerRange.whole(layers))
+    part = lacked_most(held, layers=layers, fits=lambda one: needs.bytes_of(one) <= memory_bytes)
+    return Fit(
+        layers=part,
+        bytes=0 if part is None else needs.bytes_of(part),
+        is_whole=whole_bytes <= memory_bytes,
+        whole_bytes=whole_bytes,
+    )
+
+
+def served_dtype(records: Collection[NodeRecord]) -> str:
+    """The data type of the weights of a target's verifiers or stages; `AUTO` if none is known."""
+    serving = [record for record in records if record.role != Role.DRAFTER]
+    return next((record.numerics for record in serving if record.numerics in DTYPES), AUTO)
 
 
 def drafted_tokens(acceptance_rate: float) -> float:

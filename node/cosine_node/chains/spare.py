@@ -19,10 +19,9 @@ from typing import Final
 from cosine_engine.base import OutOfPages, Row
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import KeptText, StagedEngine
-from cosine_node.chains.finder import ChainFinder, SecondChain
+from cosine_node.chains.finder import CHECK_S, LINK_BYTES_PER_S, ChainFinder, SecondChain
 from cosine_node.chains.known_stages import GONE_S
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.watch import CHECK_S, LINK_BYTES_PER_S
 from cosine_node.stages.frames import ChainLost
 from cosine_protocol.request import Sampling
 

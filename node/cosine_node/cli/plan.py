@@ -11,7 +11,7 @@ import typer
 
 from cosine_cli.asking import survey_once
 from cosine_engine.pool_size import AUTO, BYTES, parse_memory
-from cosine_node.chains.model_needs import model_needs
+from cosine_node.advice.measurement import model_needs
 from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
 from cosine_node.stages.parts import size_text

@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from cosine_gateway.page.machine import is_here
 from cosine_node.advice import own_machine
+from cosine_node.advice.measurement import target_sizes
 from cosine_node.advice.own_machine import OwnMachine
-from cosine_node.chains.model_needs import fit_of, target_sizes
-from cosine_node.chains.planning import ModelNeeds
+from cosine_node.chains.planning import ModelNeeds, fit_of
 from cosine_node.stages.parts import PartSizes
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage import LayerRange
@@ -105,7 +105,7 @@ def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.Mon
 
 def test_sizes_are_unknown_without_pytorch_or_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_of = Mock(side_effect=ValueError("There is no folder '/nowhere/at/all' to load a model from."))
-    monkeypatch.setattr("cosine_node.chains.model_needs.answer_of", answer_of)
+    monkeypatch.setattr("cosine_node.advice.measurement.answer_of", answer_of)
     assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
-    monkeypatch.setattr("cosine_node.chains.model_needs.find_spec", lambda _: None)
+    monkeypatch.setattr("cosine_node.advice.measurement.find_spec", lambda _: None)
     assert asyncio.run(target_sizes("zoo:target", "auto")) is None and answer_of.call_count == 1

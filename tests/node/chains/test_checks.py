@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import torch
 
-from cosine_node.chains.disputes import CLEARLY
+from cosine_node.chains.known_stages import CLEARLY
 from cosine_node.stages.host import StageModel
 from tests.engine.staged import ranges
 from tests.node.chains.checked_heads import TYPES, head_of, load

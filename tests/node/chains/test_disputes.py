@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.chains.disputes import CHECK_SHARE, CLEARLY, Disputes
+from cosine_node.chains.known_stages import CHECK_SHARE, CLEARLY, Disputes
 from cosine_node.chains.traces import Contradiction
 from cosine_p2p.trust.standing import PROVEN
 from cosine_protocol.stage import LayerRange

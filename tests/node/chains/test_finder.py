@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from cosine_node.chains.finder import ChainFinder
+from cosine_node.chains.finder import MOST_ANSWER_S, STUCK_FACTOR, ChainFinder
 from cosine_node.chains.links import ANSWER_S
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.watch import MOST_ANSWER_S, STUCK_FACTOR
 from cosine_node.stages.host import StageModel
 from tests.node.chains.checked_heads import NAMES, Head, head_of, offered
 from tests.scenes import in_real_time

@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.measured import (
-    FORGOTTEN_S,
-    LATE_PASSES,
-    RECENT_PASSES,
-    SUSPECTED_S,
-    EndedPass,
-    PassTimes,
-    StageSpeeds,
-    StuckPass,
-    Suspicions,
-)
+from cosine_node.chains.known_stages import FORGOTTEN_S, RECENT_PASSES, SUSPECTED_S, StageSpeeds, Suspicions
+from cosine_node.chains.links import LATE_PASSES, EndedPass, PassTimes, StuckPass
 
 WAY_S = 0.02
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from cosine_node.advice import measurement
+from cosine_node.advice.measurement import POOL_TOKENS, model_needs
 from cosine_node.advice.suggestions import MeasuredMachine
-from cosine_node.chains.model_needs import POOL_TOKENS, model_needs
 from cosine_node.chains.planning import ModelNeeds
 from tests.node.cli.conftest import Run
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cosine_engine.base import Row
 from cosine_node.stages.frames import BadActivations, feed_messages
-from cosine_node.stages.inbox import TURN_STEPS, QueuedFeed, StageInbox, Turn
 from cosine_node.stages.passes import WINDOW_S, BusyShare
+from cosine_node.stages.served_chain import TURN_STEPS, QueuedFeed, StageInbox, Turn
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage import (
     MAX_PART_BYTES,

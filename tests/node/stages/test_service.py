@@ -16,9 +16,8 @@ from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.host import HostedChain, StageModel
-from cosine_node.stages.inbox import StageInbox
 from cosine_node.stages.proof import PROBES_A_TOKEN
-from cosine_node.stages.served_chain import FRESH_S, IDLE_S
+from cosine_node.stages.served_chain import FRESH_S, IDLE_S, StageInbox
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import Message
