@@ -26,7 +26,6 @@ from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import StagedEngine
 from cosine_node.chains.finder import ChainFinder
 from cosine_node.chains.known_stages import ChainNeeds
-from cosine_node.chains.spare import SpareChain
 from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.served_chain import ChainBooks, QueuedFeed, ServedChain
@@ -219,8 +218,8 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(self, *, is_warm: bool = False) -> SimulatedMember:
-        """Add a head over present stages, which keeps a second chain warm if `is_warm`. Raises `NoChain`."""
+    async def head(self) -> SimulatedMember:
+        """Add a head over present stages. Raises `NoChain`."""
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()
         transport = self.swarm.join(identity)
@@ -244,11 +243,7 @@ class ChainSwarm:
         rng = random.Random(1)
         self.checks = checks = ChainChecks(finder, chance=rng.random, draw=rng.randbytes)
         self.swarm._stack.push_async_callback(checks.close)
-        spare = SpareChain(finder, engine, checks) if is_warm else None
-        if spare is not None:
-            warming = asyncio.ensure_future(spare.run())
-            self.swarm._stack.callback(warming.cancel)
-        runner = StageChain(engine, finder, curve=curve, checks=checks, spare=spare)
+        runner = StageChain(engine, finder, curve=curve, checks=checks)
         self.service = service = VerifierService(
             engine=engine,
             runner=runner,

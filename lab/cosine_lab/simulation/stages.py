@@ -156,6 +156,8 @@ class Ring:
 class RingFinder:
     """Implements `cosine_node.chains.chain.Finder`: the living stages, in the order of their layers."""
 
+    token_s = 0.0
+
     def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
         self._transport = transport
         self._ring = ring
@@ -192,10 +194,6 @@ class RingFinder:
     def curves(self, whole: CostCurve) -> tuple[CostCurve, ...]:
         del whole
         return tuple(stage.curve for stage in self._chosen)
-
-    def token_s(self) -> float:
-        """Return 0: the ring's links have no bandwidth."""
-        return 0.0
 
     async def close(self) -> None:
         """End the open chain."""

@@ -5,9 +5,8 @@ Theory of operation
 A verifier over stages computes nothing itself. Its engine (`engine`) keeps pages, trees and prefixes and sends each
 change to the stages; a pass is a frame on the links (`links`), and several may be under way. The chain is recovered
 as a whole: when the links are lost, every pass under way raises `ChainLost`, and the step loop calls `find`, which
-takes the warm second chain (`spare`) or opens another one (`finder`). The requests are then fed again from their
-committed tokens. Numbers of sequences go on, so that nothing of the lost chain is mistaken for something of the
-next.
+opens another chain (`finder`). The requests are then fed again from their committed tokens. Numbers of sequences go
+on, so that nothing of the lost chain is mistaken for something of the next.
 """
 
 import asyncio
@@ -20,7 +19,6 @@ from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import StagedEngine
 from cosine_node.chains.links import StageLinks
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.spare import SpareChain
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass
 from cosine_protocol.errors import CosineError
@@ -28,6 +26,9 @@ from cosine_protocol.errors import CosineError
 
 class Finder(Protocol):
     """Opens chains: `cosine_node.chains.finder.ChainFinder`, and the laboratory's for rings."""
+
+    token_s: float
+    """The seconds that a token's activations take over a link between two stages."""
 
     async def open(self, *, first_sequence: int) -> StageLinks:
         """Open a chain, and end the one before. Raises `NoChain`."""
@@ -37,9 +38,6 @@ class Finder(Protocol):
 
     def curves(self, whole: CostCurve) -> tuple[CostCurve, ...]:
         """The cost of a pass at each stage of the chain in use, of which `whole` is the measured cost."""
-
-    def token_s(self) -> float:
-        """The seconds that a token's activations take over the slowest known link between two stages."""
 
 
 class StageChain:
@@ -55,7 +53,6 @@ class StageChain:
         *,
         curve: CostCurve,
         checks: ChainChecks | None = None,
-        spare: SpareChain | None = None,
         most_under_way: int | None = None,
     ) -> None:
         """`engine` is over a chain that `finder` has opened, and `curve` the measured cost of its passes."""
@@ -63,7 +60,6 @@ class StageChain:
         self._finder = finder
         self._curve = curve
         self._checks = checks
-        self.spare = spare
         engine.use(engine.links, None if checks is None else checks.begin(engine.links))
         self.pace = ChainPace(finder.curves(curve), token_s=finder.token_s, most_under_way=most_under_way)
         self.is_none_left = asyncio.Event()
@@ -93,20 +89,13 @@ class StageChain:
 
     async def find(self) -> None:
         """Continue over another chain, with no open sequences. Raises `NoChain`."""
-        warm = None if self.spare is None else await self.spare.hand_over()
-        if warm is not None:
-            if self._checks is not None:
-                self._checks.begin(warm.links, warm.witness)
-            self.engine.take_over(warm)
-        else:
-            try:
-                # Sequences that requests open while the chain is set up are lost, too.
-                links = await self._finder.open(first_sequence=self.engine.opened)
-            except NoChain:
-                self.is_none_left.set()
-                raise
-            witness = None if self._checks is None else self._checks.begin(links)
-            self.engine.go_on(links, witness)
+        try:
+            # Sequences that requests open while the chain is set up are lost, too.
+            links = await self._finder.open(first_sequence=self.engine.opened)
+        except NoChain:
+            self.is_none_left.set()
+            raise
+        self.engine.go_on(links, None if self._checks is None else self._checks.begin(links))
         self.pace.replace_stages(self._finder.curves(self._curve))
 
     def doubt(self) -> bool:

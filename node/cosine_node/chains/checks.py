@@ -72,26 +72,19 @@ class ChainChecks:
         self._draw = draw
         self._links: StageLinks | None = None
         self._witness: Witness | None = None
-        self._unprobed: dict[StageLinks, list[WitnessedPass]] = {}
+        self._unprobed: list[WitnessedPass] = []
         self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked = 0
         """The number of checks that have ended with a finding."""
 
-    def begin(self, links: StageLinks, witness: Witness | None = None) -> Witness | None:
+    def begin(self, links: StageLinks) -> Witness | None:
         """Begin to check the chain in use; return its witness, None if its numerics cannot be compared."""
-        self._links = links
-        self._witness = witness or self.beside(links)
+        self._links, self._witness, self._unprobed = links, None, []
+        if links.plan.numerics in VALUE_BYTES:
+            on_answer, on_end = partial(self._note_answered, links), partial(self._note_ended, links)
+            self._witness = Witness(first_feed=links.fed, on_answer=on_answer, on_end=on_end)
         return self._witness
-
-    def beside(self, links: StageLinks) -> Witness | None:
-        """A witness for a chain that may be used later; None if its numerics cannot be compared."""
-        self._unprobed = {each: fed for each, fed in self._unprobed.items() if not each.lost.is_set()}
-        if links.plan.numerics not in VALUE_BYTES:
-            return None
-        self._unprobed[links] = []
-        on_answer, on_end = partial(self._note_answered, links), partial(self._note_ended, links)
-        return Witness(first_feed=links.fed, on_answer=on_answer, on_end=on_end)
 
     async def close(self) -> None:
         """Cancel all checks under way."""
@@ -115,22 +108,19 @@ class ChainChecks:
         return None
 
     def _note_answered(self, links: StageLinks, fed: WitnessedPass) -> None:
-        unprobed = self._unprobed.get(links, [])
-        unprobed.append(fed)
-        if sum(each.tokens for each in unprobed) >= PROBED_TOKENS:
-            self._begin(self._probe(links, self._taken(links)))
+        self._unprobed.append(fed)
+        if sum(each.tokens for each in self._unprobed) >= PROBED_TOKENS:
+            self._begin(self._probe(links, self._taken()))
 
-    def _taken(self, links: StageLinks) -> list[WitnessedPass]:
-        unprobed = self._unprobed.get(links, [])
-        taken = list(unprobed)
-        unprobed.clear()
+    def _taken(self) -> list[WitnessedPass]:
+        taken, self._unprobed = self._unprobed, []
         return taken
 
     def _note_ended(self, links: StageLinks, sequence: WitnessedSequence) -> None:
         if links is not self._links or (self._checking is not None and not self._checking.done()):
             return
         if self._chance() < self.disputes.check_chance(links.stages, now_s=_now_s()):
-            self._checking = self._begin(self._check(links, sequence, self._taken(links)))
+            self._checking = self._begin(self._check(links, sequence, self._taken()))
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -1,7 +1,6 @@
 """The engine of a head, whose passes run over the links to stages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cosine_engine.base import Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
@@ -12,15 +11,6 @@ from cosine_node.chains.traces import Witness
 from cosine_node.stages.frames import ChainLost, check_bounds
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage import KeepPath, OpenSequence, PruneNodes, ReleaseSequence, ReserveRoom, ReusePrefix
-
-
-@dataclass(frozen=True, slots=True)
-class KeptText:
-    """The kept tokens of an open sequence, and the scope that shares their pages."""
-
-    sequence: int
-    scope: str
-    tokens: Sequence[int]
 
 
 class StagedEngine(PagedEngine):
@@ -50,7 +40,6 @@ class StagedEngine(PagedEngine):
             numerics=plan.numerics,
             first_sequence=plan.first_sequence,
         )
-        self._scopes: dict[int, str] = {}
         self.use(links, witness)
 
     def use(self, links: StageLinks, witness: Witness | None = None) -> None:
@@ -59,23 +48,8 @@ class StagedEngine(PagedEngine):
         self.witness = witness
         self.grammars = self._compiled if links.applies_constraints else None
 
-    def take_over(self, other: "StagedEngine") -> None:
-        """Continue over the links of another engine with its cached prefixes; then no sequence is open."""
-        for sequence in list(other._trees):
-            other.release(sequence)
-        self._trees, self._hashes, self._scopes = {}, {}, {}
-        self._pool, self._prefixes, self.opened = other._pool, other._prefixes, other.opened
-        self.use(other.links, other.witness)
-
-    @property
-    def texts(self) -> list[KeptText]:
-        """The kept tokens of open sequences with a scope, the oldest first."""
-        return [KeptText(sequence, scope, self._trees[sequence].tokens) for sequence, scope in self._scopes.items()]
-
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         sequence = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
-        if scope is not None:
-            self._scopes[sequence] = scope
         self.links.submit(OpenSequence(sequence, sampling, prompt_tokens, scope))
         return sequence
 
@@ -138,5 +112,4 @@ class StagedEngine(PagedEngine):
         if self.witness is not None:
             self.witness.note_ended(self.tree(sequence))
         super().release(sequence)
-        self._scopes.pop(sequence, None)
         self.links.submit(ReleaseSequence(sequence))

@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 `ChainFinder` looks for stages every ten seconds and opens the best chain that `known_stages` finds; a stage that
-refuses is asked again when it is busy, and else left out. One chain is in use at a time. Beside it, second chains
-check it (`checks`) or are kept warm for it (`spare`). What ends a chain is noted: a stage that failed is not used
-for a while, and two of which one is at fault are suspected.
+refuses is asked again when it is busy, and else left out. One chain is in use at a time; second chains beside it
+check it (`checks`). What ends a chain is noted: a stage that failed is not used for a while, and two of which one
+is at fault are suspected.
 
 `ChainWatch` takes the ended passes of the chain in use (`links`) every `CHECK_S`, and decides:
 
@@ -21,9 +21,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -46,6 +45,9 @@ LOOK_S: Final = 10.0
 """Interval of look-ups."""
 OPEN_S: Final = 4.5
 """Limit for opening a chain, so that a request without one fails within 5 s."""
+PROMPT_BYTES_PER_S: Final = 12.5e6
+"""Assumed speed between stages for the length of a prompt's passes: 100 Mbit/s. With the measured speeds of links a
+prompt of 2,000 tokens took at most 1.6 % less time, at 10 to 100 Mbit/s over two and three stages."""
 JOIN_S: Final = 4.0
 """Limit for a stage's joining: longer than a dial over a slow link."""
 CHECK_S: Final = 0.25
@@ -110,9 +112,6 @@ class ChainWatch:
         for number, pair in enumerate(pairwise(found.peer_ids)):
             between_s = max(0.0, ended.between_s[1 + number] - size_bytes / LINK_BYTES_PER_S)
             speeds.note(pair, pass_s=between_s, expected_s=expected_s[number], now_s=now_s)
-            came_s = ended.came_s[1 + number]
-            if came_s is not None:
-                self._known.links.note(pair, size_bytes=size_bytes, seconds=came_s, now_s=now_s)
 
     def _patience_s(self, found: FoundChain, stuck: StuckPass, now_s: float) -> float:
         """The seconds that a pass may stay at its present stage."""
@@ -154,19 +153,6 @@ class ChainWatch:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class SecondChain:
-    """An engine over a chain beside the one in use; call `close` at the end."""
-
-    engine: StagedEngine
-    found: FoundChain
-    close: Callable[[], Awaitable[None]]
-
-    @property
-    def links(self) -> StageLinks:
-        return self.engine.links
-
-
 class ChainFinder:
     """Opens chains over the stages of a target, one at a time. `run` looks for stages until cancelled."""
 
@@ -186,6 +172,7 @@ class ChainFinder:
         self.known = KnownStages(needs, head=transport.peer_id, here=here, chance=chance)
         self.disputes = self.known.disputes
         self.watch = ChainWatch(self.known)
+        self.token_s = needs.token_bytes / PROMPT_BYTES_PER_S
         self.found: FoundChain | None = None
         self.links: StageLinks | None = None
         """The chain in use."""
@@ -247,22 +234,10 @@ class ChainFinder:
                 self._note_lost(error)
                 continue
             self.known.settle(plan.numerics, plan.pool_tokens)
-            self._use(links, found)
+            self.links, self.found = links, found
+            LOG.info("a chain over %s", ", ".join(map(str, links.plan.places)))
+            self._opened.callback(asyncio.ensure_future(self.watch.watch(links, found)).cancel)
             return links
-
-    async def go_on_over(self, spare: SecondChain) -> bool:
-        """Use a chain that was kept warm instead of the present one; False if it is unfit."""
-        await self.close()
-        if spare.links.lost.is_set() or not self.known.are_fit(spare.found.peer_ids, now_s=_now_s()):
-            return False
-        self._opened.push_async_callback(spare.close)
-        self._use(spare.links, spare.found)
-        return True
-
-    def _use(self, links: StageLinks, found: FoundChain) -> None:
-        self.links, self.found = links, found
-        LOG.info("a chain over %s", ", ".join(map(str, links.plan.places)))
-        self._opened.callback(asyncio.ensure_future(self.watch.watch(links, found)).cancel)
 
     def doubt(self) -> bool:
         """Leave the chain as its last stage returned a row without tokens; False if there is no other."""
@@ -281,11 +256,6 @@ class ChainFinder:
             CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more))
             for stage_s, share in zip(alone_s, shares, strict=True)
         )
-
-    def token_s(self) -> float:
-        """The seconds that a token's activations take over the slowest known link between two stages."""
-        assert self.found is not None, "a chain is in use"
-        return self.known.token_s(self.found, now_s=_now_s())
 
     def _pool_tokens(self, found: FoundChain) -> int:
         """The size of a chain's pool; the first chain determines it."""
@@ -324,48 +294,21 @@ class ChainFinder:
         are checked as well. Raises `NoChain`, also if nobody else holds any layers, and `ChainLost`.
         """
         found = self.known.best(_now_s(), unlike=unlike, without=without)
-        room_tokens = min(pool_tokens, self._room_beside(found, unlike, is_any=bool(without)))
-        opened = await self._open_second(found, room_tokens)
-        try:
-            yield opened.engine
-        except ChainLost as error:
-            self._note_lost(error)
-            raise
-        finally:
-            await opened.close()
-
-    async def spare(self) -> SecondChain:
-        """A second chain with an equal pool and few common stages. Raises `NoChain` or `ChainLost`."""
-        assert self.found is not None and self.known.pool_tokens is not None, "beside a chain"
-        used, now_s = self.found.peer_ids, _now_s()
-        found = self.known.best(now_s, excluded=used, without=self.known.doubted(now_s).difference(used))
-        if self._room_beside(found, used) < self.known.pool_tokens:
-            raise NoChain("Stages have no room for a second chain as large as the first.")
-        return await self._open_second(found, self.known.pool_tokens)
-
-    def _room_beside(self, found: FoundChain, used: Collection[str], *, is_any: bool = False) -> int:
-        """The largest pool of a second chain in tokens. Raises `NoChain` without other stages, unless `is_any`."""
-        others = set(found.peer_ids).difference(used)
-        if not others and not is_any:
+        others = set(found.peer_ids).difference(unlike)
+        if not others and not without:
             raise NoChain("Nobody else holds any of these layers.")
         rooms = self.known.room_tokens(others)
         if len(others) < len(found.stages):
             rooms.append(self._spare_tokens)
-        room_tokens = _whole_pages(min(rooms))
+        room_tokens = min(pool_tokens, _whole_pages(min(rooms)))
         if not room_tokens:
             raise NoChain("Stages that others do not replace have no room for a second chain.")
-        return room_tokens
-
-    async def _open_second(self, found: FoundChain, pool_tokens: int) -> SecondChain:
-        plan = self._plan(found, pool_tokens)
-        async with AsyncExitStack() as opening:
-            try:
-                links = await opening.enter_async_context(self._opening(found, plan))
-            except ChainLost as error:
-                self._note_lost(error)
-                raise
-            engine = StagedEngine(links, context_tokens=pool_tokens)
-            return SecondChain(engine, found, opening.pop_all().aclose)
+        try:
+            async with self._opening(found, self._plan(found, room_tokens)) as links:
+                yield StagedEngine(links, context_tokens=room_tokens)
+        except ChainLost as error:
+            self._note_lost(error)
+            raise
 
     def _note_lost(self, error: ChainLost) -> None:
         if error.peer_id is not None and error.retry_after_s is None:

@@ -25,7 +25,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from statistics import median, median_low
 from typing import Final
 
@@ -118,40 +117,6 @@ class StageSpeeds:
         speed = self._speeds.get(what, now_s)
         if speed is not None:
             speed.lost_s = 0.0
-
-
-UNKNOWN_BYTES_PER_S: Final = 12.5e6
-"""Assumed for an unmeasured link: 100 Mbit/s. On a slower one the first passes of a prompt are too long, on a
-faster one too short."""
-LEAST_BYTES: Final = 1 << 16
-"""Shorter transfers say little about the speed."""
-SAMPLES: Final = 9
-"""Their median tolerates four disturbed passes; five show a change of the link."""
-REMEMBERED_PAIRS: Final = 256
-"""Bounds memory."""
-
-
-class LinkSpeeds:
-    """The bytes per second between stages that were neighbours in chains.
-
-    Reports are trusted, since they only affect the length of prompt passes.
-    """
-
-    def __init__(self) -> None:
-        self._samples = Remembered[tuple[str, str], deque[float]](REMEMBERED_PAIRS, forgotten_s=FORGOTTEN_S)
-
-    def note(self, pair: tuple[str, str], *, size_bytes: int, seconds: float, now_s: float) -> None:
-        """Record a transfer from one stage to the other."""
-        if size_bytes < LEAST_BYTES or seconds <= 0:
-            return
-        samples = self._samples.get(pair, now_s) or deque(maxlen=SAMPLES)
-        samples.append(size_bytes / seconds)
-        self._samples.note(pair, samples, now_s=now_s)
-
-    def bytes_per_s(self, pair: tuple[str, str], *, now_s: float) -> float:
-        """The median speed of the link between two stages."""
-        samples = self._samples.get(pair, now_s)
-        return median(samples) if samples else UNKNOWN_BYTES_PER_S
 
 
 SUSPECTED_S: Final = 600.0
@@ -319,7 +284,6 @@ class KnownStages:
         self.pool_tokens: int | None = None
         self.disputes = Disputes()
         self.speeds = StageSpeeds()
-        self.links = LinkSpeeds()
         self.suspicions = Suspicions()
         self._failures = PeerFailures()
         self._records: dict[str, NodeRecord] = {}
@@ -348,14 +312,6 @@ class KnownStages:
         self._failed[peer_id] = (now_s, 0 if record is None else record.sequence)
         self._failures.note_failed(peer_id, now_s=now_s)
 
-    def doubted(self, now_s: float) -> set[str]:
-        """The stages that failed recently or are suspected of a fault."""
-        return {*self._failures.avoided(now_s), *self.suspicions.weights(now_s=now_s)}
-
-    def are_fit(self, peer_ids: Collection[str], *, now_s: float) -> bool:
-        """True if none of these is doubted or in a dispute."""
-        return self.doubted(now_s).isdisjoint(peer_ids) and self.disputes.are_free(peer_ids, now_s=now_s)
-
     def room_tokens(self, peer_ids: Collection[str]) -> list[int]:
         """The largest pool that each of these stages offers to a new chain."""
         return [offer.pool_tokens for peer_id in peer_ids if (offer := self._offer(peer_id)) is not None]
@@ -374,11 +330,6 @@ class KnownStages:
             return CostCurve(((1, stage.pass_s),))
         wide_s = min(max(stage.pass_s, offer.wide_pass_us / 1e6), offer.wide_tokens * stage.pass_s)
         return CostCurve(((1, stage.pass_s), (offer.wide_tokens, wide_s)))
-
-    def token_s(self, found: FoundChain, *, now_s: float) -> float:
-        """The seconds that a token's activations take over the slowest known link between two stages."""
-        rates = (self.links.bytes_per_s(pair, now_s=now_s) for pair in pairwise(found.peer_ids))
-        return self.needs.token_bytes / min(rates, default=math.inf)
 
     def seconds(self, found: FoundChain, *, now_s: float) -> float:
         """The present expected time of a pass over a chain that was found earlier."""

@@ -119,15 +119,11 @@ class ChainPlan:
 
 @dataclass(frozen=True, slots=True)
 class EndedPass:
-    """An answered pass: its tokens, the seconds at each stage, and the unexpected ones before each stage.
-
-    `came_s` are the seconds that its activations took to arrive at each stage, if known.
-    """
+    """An answered pass: its tokens, the seconds at each stage, and the unexpected ones before each stage."""
 
     tokens: int
     at_stage_s: tuple[float, ...]
     between_s: tuple[float, ...]
-    came_s: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,6 @@ class _Pass:
     sent_s: float
     passed_s: list[float | None]
     held_s: list[float]
-    came_s: list[float | None]
     answered_s: float | None = None
 
 
@@ -166,15 +161,13 @@ class PassTimes:
     def note_sent(self, number: int, *, tokens: int, now_s: float) -> None:
         """Record that a pass was sent, after all before it."""
         count = len(self._reports)
-        self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count, [None] * count))
+        self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count))
 
-    def note_passed(
-        self, stage: int, number: int, *, held_s: float, passed_s: float, came_s: float | None = None
-    ) -> None:
+    def note_passed(self, stage: int, number: int, *, held_s: float, passed_s: float) -> None:
         """Record a stage's first report on a pass under way."""
         known = self._find(number)
         if known is not None and known.passed_s[stage] is None:
-            known.passed_s[stage], known.held_s[stage], known.came_s[stage] = passed_s, held_s, came_s
+            known.passed_s[stage], known.held_s[stage] = passed_s, held_s
             self._end_known()
 
     def note_answered(self, number: int, *, answered_s: float) -> None:
@@ -222,7 +215,7 @@ class PassTimes:
             between_s.append(share_s - at_stage_s[-1])
             self._free_s[stage] = max(self._free_s[stage], at_s)
             before_s = at_s
-        return EndedPass(one.tokens, tuple(at_stage_s), tuple(between_s), tuple(one.came_s))
+        return EndedPass(one.tokens, tuple(at_stage_s), tuple(between_s))
 
     def stuck(self) -> StuckPass | None:
         """The oldest unanswered pass, if there is one."""
@@ -328,11 +321,6 @@ class StageLinks:
     def fed(self) -> int:
         """The number of the next feed."""
         return self._sent
-
-    @property
-    def tokens_under_way(self) -> int:
-        """The tokens of all passes that are not answered."""
-        return sum(count_tokens(feed.rows) for feed in self._unanswered)
 
     @property
     def rtts_s(self) -> dict[str, float]:
@@ -485,9 +473,8 @@ class StageLinks:
                 self.times.note_answered(feed.number, answered_s=sent_s)
                 if not feed.answer.done():
                     feed.answer.set_result(said)
-            case Passed(number=passed, held_us=held_us, came_us=came_us):
-                came_s = came_us / 1e6 if number and came_us else None
-                self.times.note_passed(number, passed, held_s=held_us / 1e6, passed_s=sent_s, came_s=came_s)
+            case Passed(number=passed, held_us=held_us):
+                self.times.note_passed(number, passed, held_s=held_us / 1e6, passed_s=sent_s)
             case Probed(parts) if self._probes[number] and self._probes[number][0].parts == len(parts):
                 probe = self._probes[number].popleft()
                 if not probe.answer.done():

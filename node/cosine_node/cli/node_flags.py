@@ -96,12 +96,6 @@ class NodeFlags:
     over_stages: bool = model_option(
         False, "", "Hold no weights: run a verifier's passes over stages of the swarm, which hold the layers."
     )
-    warm_spare: bool = operation_option(
-        True,
-        "",
-        "Keep a second chain of stages ready to take over from a verifier's first one.",
-        name="warm-spare/--no-warm-spare",
-    )
     share_weights: bool = operation_option(
         True,
         "",
@@ -168,7 +162,6 @@ class NodeFlags:
 _DRAFTER: Final = {"expertise"}
 _VERIFIER: Final = {"draft_model", "max_coordinated", "share_prefixes", "share_weights"}
 _STAGE: Final = {"layers", "memory"}
-_HEAD: Final = {"warm_spare"}
 _ENGINE: Final = {"engine", "kv_memory", "deterministic", "vllm_python", "tensor_parallel", "pipeline_parallel"}
 """Options of an engine that holds a whole model."""
 
@@ -179,9 +172,9 @@ def _without(*groups: Collection[str]) -> tuple[str, ...]:
 
 
 OF_JOIN: Final = tuple(each.name for each in fields(NodeFlags))
-OF_A_DRAFTER: Final = _without(_VERIFIER, _STAGE, _HEAD)
-OF_A_VERIFIER: Final = _without(_DRAFTER, _STAGE, _HEAD)
-OF_A_STAGE: Final = _without(_DRAFTER, _VERIFIER, _HEAD, _ENGINE, {"unload_after"})
+OF_A_DRAFTER: Final = _without(_VERIFIER, _STAGE)
+OF_A_VERIFIER: Final = _without(_DRAFTER, _STAGE)
+OF_A_STAGE: Final = _without(_DRAFTER, _VERIFIER, _ENGINE, {"unload_after"})
 OF_A_HEAD: Final = _without(_DRAFTER, _STAGE, _ENGINE, {"quantize", "dtype", "share", "unload_after"})
 OF_A_BOOTSTRAP: Final = (
     *("initial_peers", "network", "swarm", "identity", "host_maddr", "announce_maddr", "lan", "deny"),

@@ -79,7 +79,7 @@ def head_of(flags: NodeFlags) -> HeadOptions:
     source = _target_of(flags, Role.VERIFIER)
     engine = source.engine
     _refuse_for_parts(flags, engine, **{"--quantize": engine.quantize is not None, "--dtype": engine.dtype != AUTO})
-    return HeadOptions(**_verifier_fields(flags, source, over_stages=True), keeps_spare_warm=flags.warm_spare)
+    return HeadOptions(**_verifier_fields(flags, source, over_stages=True))
 
 
 def stage_of(flags: NodeFlags) -> StageOptions:

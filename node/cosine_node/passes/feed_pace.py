@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from cosine_engine.curve import CostCurve
@@ -37,17 +37,17 @@ class ChainPace:
     back: more would only wait, while nodes could still be chosen better.
 
     Chunks of a prompt are pipelined. They take the time of one through the whole chain, and for each further one
-    the time at the slowest stage or line; the chunk size minimises the sum.
+    the time at the slowest stage or on a line; the chunk size minimises the sum.
     """
 
     def __init__(
         self,
         curves: Sequence[CostCurve],
         *,
-        token_s: Callable[[], float] = lambda: 0.0,
+        token_s: float = 0.0,
         most_under_way: int | None = None,
     ) -> None:
-        """`curves` are the cost curves of the stages, `token_s` returns a token's time on the slowest line."""
+        """`curves` are the cost curves of the stages, `token_s` is a token's time on a line between two."""
         self._curves = curves
         self._token_s = token_s
         self._most_under_way = most_under_way
@@ -88,13 +88,13 @@ class ChainPace:
         return min(halves, key=seconds, default=most)
 
     def period_s(self, tokens: int) -> float:
-        """Seconds of a pass at the slowest stage or on the slowest line."""
+        """Seconds of a pass at the slowest stage, or on a line if that is longer."""
         stage_s = self._slowness * max(curve.seconds(tokens) for curve in self._curves)
         return max(stage_s, self._line_s(tokens))
 
     def _line_s(self, tokens: int) -> float:
-        """Seconds of a pass on the slowest line between two stages."""
-        return tokens * self._token_s() if len(self._curves) > 1 else 0.0
+        """Seconds of a pass on a line between two stages."""
+        return tokens * self._token_s if len(self._curves) > 1 else 0.0
 
     def traversal_s(self, tokens: int) -> float:
         """Estimated seconds of a pass through all stages and back."""

@@ -21,7 +21,6 @@ from cosine_node.chains.finder import ChainFinder
 from cosine_node.chains.known_stages import ChainNeeds
 from cosine_node.chains.links import StageLinks
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.spare import SpareChain
 from cosine_node.passes.runner import in_ending_thread
 from cosine_node.serving.engine_passes import EnginePasses
 from cosine_node.serving.fetched_model import open_model, sharing
@@ -92,8 +91,7 @@ async def run_head(network: NetworkOptions, options: HeadOptions, emit: Emit, st
                 # Lost while it was measured; the next search excludes the stage at fault.
                 LOG.warning("%s", lost)
                 continue
-            spare = SpareChain(finder, engine, checks) if options.keeps_spare_warm else None
-            chain = StageChain(engine, finder, curve=curve, checks=checks, spare=spare)
+            chain = StageChain(engine, finder, curve=curve, checks=checks)
             passes = EnginePasses.over_stages(chain, curve.at_share(options.share))
             role = VerifyRole(joined, names, passes, options, home=home, chain=chain, weights=weights)
             node = RunningNode(joined, role)
@@ -110,8 +108,6 @@ async def _run(node: RunningNode, chain: StageChain, emit: Emit, stop: asyncio.E
         ending.set()
 
     waiting = [asyncio.ensure_future(end_after(each)) for each in (stop, chain.is_none_left)]
-    if chain.spare is not None:
-        waiting.append(asyncio.ensure_future(chain.spare.run()))
     try:
         await node.run(emit, ending)
     finally:

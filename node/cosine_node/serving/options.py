@@ -118,14 +118,9 @@ class VerifyOptions(RoleOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOptions(VerifyOptions):
-    """A verifier without weights, whose passes run over a chain of stages.
-
-    keeps_spare_warm: Keep a second chain ready.
-    """
+    """A verifier without weights, whose passes run over a chain of stages."""
 
     is_in_parts = True
-
-    keeps_spare_warm: bool = True
 
     @property
     def emulated_curve(self) -> None:

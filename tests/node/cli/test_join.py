@@ -145,9 +145,6 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
     ((_, only),) = started
     assert isinstance(only, HeadOptions) and isinstance(only, VerifyOptions)
     assert (only.role, only.source.model, only.max_requests) == (Role.VERIFIER, "someone/model", 4)
-    assert only.keeps_spare_warm
-    run(*line.split(), "--no-warm-spare")
-    assert not started[-1][1].keeps_spare_warm
 
 
 @pytest.mark.parametrize(

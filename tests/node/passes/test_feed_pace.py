@@ -94,7 +94,7 @@ def test_passes_far_shorter_than_a_traversal_may_be_delayed_a_little() -> None:
 )
 def test_the_passes_of_a_prompt_are_the_shorter_the_slower_a_line_is(token_s: float, tokens: int) -> None:
     curve = CostCurve(((1, 0.02), (512, 0.18)))
-    pace = ChainPace([curve] * 3, token_s=lambda: token_s)
+    pace = ChainPace([curve] * 3, token_s=token_s)
     assert pace.chunk_tokens(2000, most=512) == tokens
     # They follow each other as fast as the line takes them, whatever stages would.
     assert pace.period_s(512) == pytest.approx(max(0.18, 512 * token_s))
