@@ -72,6 +72,8 @@ def swarm_in(
         join = ["join", "--threads", "1", "--initial-peers", boot.maddr]
         join += ["--dtype", dtype] if dtype else []
         verifier = started("verifier", *join, "--role", "verifier", "--model", target)
+        # Drafters find the kernels that it has compiled.
+        verifier.wait_said('"loaded"')
         drafting = tuple(
             started(name, *join, "--role", "drafter", "--model", model, "--expertise", name)
             for name, model in drafters.items()
