@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -62,18 +61,15 @@ def test_a_generation_accounts_for_itself() -> None:
     assert generation.swarm.bytes_sent > 0 < generation.swarm.bytes_received
 
 
-def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
-    stop = TEXT[7:10]
-    generation = generated(max_new_tokens=TOKENS, stop=stop)
-    assert generation.text == TEXT[: TEXT.index(stop)]
-    assert generation.token_ids == EXPECTED[: TEXT.index(stop) + 3]
-    assert generation.finish_reason == "stop"
-
-
-def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
-    seed = generated(max_new_tokens=1).seed
-    assert int(float(seed)) == seed < 2**53
+def test_the_origins_of_a_text_add_up_to_it_also_where_a_stop_string_cuts_a_commit() -> None:
+    whole = generated(max_new_tokens=TOKENS)
+    assert {origin.name for origin in whole.swarm.origins} >= {"code", "target alone"}
+    for start in (7, 13):
+        stop = TEXT[start : start + 3]
+        cut = generated(max_new_tokens=TOKENS, stop=stop)
+        assert (cut.text, cut.finish_reason) == (TEXT[: TEXT.index(stop)], "stop")
+        assert cut.token_ids == EXPECTED[: TEXT.index(stop) + 3]
+        assert sum(origin.tokens for origin in cut.swarm.origins) == cut.usage.completion_tokens < TOKENS
 
 
 def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
@@ -138,29 +134,6 @@ def test_an_observer_is_told_of_every_generation_once() -> None:
     assert [0 < part.usage.completion_tokens < TOKENS for part in notes.abandoned] == [True]
 
 
-class Asked(MemoryDirectory):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wanted: dict[str, int | None] = {}
-
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        self.wanted[role] = wanted
-        return await super().find(role, target)
-
-
-@pytest.mark.parametrize(("prompt", "options"), [("", {}), (["a", "b"], {}), ("a", {"topk": 1})])
-def test_nothing_is_looked_up_for_what_cannot_be(prompt: Any, options: dict[str, Any]) -> None:
-    directory = Asked()
-
-    async def run() -> None:
-        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
-            await (await swarm.client()).start(prompt, **options)
-
-    with pytest.raises(UsageError):
-        run_virtual(run())
-    assert directory.wanted == {}
-
-
 class Far(MemoryDirectory):
     """A slow directory, which may not find drafters."""
 
@@ -177,9 +150,7 @@ class Far(MemoryDirectory):
 
 @pytest.mark.parametrize("shows_drafters", [True, False])
 @in_virtual_time
-async def test_nodes_are_looked_up_at_once_and_drafters_that_do_not_show_stop_nobody(
-    shows_drafters: bool,
-) -> None:
+async def test_nodes_are_looked_up_at_once_and_missing_drafters_stop_nobody(shows_drafters: bool) -> None:
     directory = Far(shows_drafters=shows_drafters)
     async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
         await swarm.verifier(target_engine())

@@ -58,9 +58,7 @@ def test_the_next_process_knows_who_failed_who_was_right_and_how_fast_and_far_pe
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_what_a_program_names_is_the_file_and_without_one_nothing_is_kept(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_named_file_is_used_and_none_without_a_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(file.parent))
     for given, kept in ((False, None), (str(file), file), (True, file.parent / "cosine-p2p" / "client.json")):
         ClientMemory.of(given).write(now_s=0.0)
@@ -92,19 +90,6 @@ def test_parts_that_are_not_ours_hold_nothing(file: Path, change: dict[str, Any]
     assert swarm.peers() == () and not swarm.records(CHECKER).get(Role.VERIFIER)
     swarm.write([peer(1)], frozenset())
     assert memory(file).of_swarm("main").peers() == (peer(1),)
-
-
-def test_a_broken_or_foreign_file_is_said_once_and_replaced(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file.parent.mkdir()
-    for text in ("", "[]", '{"version": 1', "[" * 100_000, " " * (MAX_FILE_BYTES + 1)):
-        file.write_text(text)
-        caplog.clear()
-        found = memory(file)
-        found.restore(now_s=0.0)
-        found.restore(now_s=0.0)
-        assert caplog.text.count("is broken and counts as empty") == 1
-        found.write(now_s=0.0)
-        assert json.loads(file.read_text())["version"] == VERSION
 
 
 def sealed(

@@ -28,7 +28,7 @@ TODAY = datetime.now(UTC).date()
     is_private=st.booleans(),
     last_day=st.none() | st.dates(),
 )
-def test_a_link_is_read_as_it_was_written_and_needs_no_quotes(
+def test_a_link_is_read_as_written(
     addresses: list[str], network: str, is_private: bool, last_day: date | None
 ) -> None:
     invitation = Invitation(addresses=tuple(addresses), network=network, is_private=is_private, last_day=last_day)

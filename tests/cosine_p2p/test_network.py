@@ -33,9 +33,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, full: bool, light: bool = True) 
     ],
 )
 @pytest.mark.parametrize("kind", [AsyncClient, Client])
-def test_what_is_no_list_of_addresses_is_refused_in_a_sentence(
-    kind: Callable[[Any], object], initial_peers: Any, sentence: str
-) -> None:
+def test_bad_address_lists_are_refused(kind: Callable[[Any], object], initial_peers: Any, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         kind(initial_peers)
     assert str(refused.value) == sentence

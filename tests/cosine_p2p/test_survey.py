@@ -54,9 +54,7 @@ async def babbling(stream: Stream) -> None:
     ],
 )
 @in_virtual_time
-async def test_a_node_that_gives_none_stays_in_the_list_with_the_reason(
-    handler: StreamHandler | None, reason: str
-) -> None:
+async def test_a_silent_node_is_listed_with_the_reason(handler: StreamHandler | None, reason: str) -> None:
     swarm = PlainSwarm()
     await swarm.announce(1, handler)
     await swarm.announce(2, account(), role=Role.VERIFIER)

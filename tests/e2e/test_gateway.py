@@ -52,9 +52,7 @@ def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
 
 
 @pytest.mark.thorough
-def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_key(
-    client: OpenAI, gateway: Node
-) -> None:
+def test_texts_come_despite_foreign_hosts_half_headers_and_a_greedy_key(client: OpenAI, gateway: Node) -> None:
     """Forty half headers, forty requests, three of the longest prompts, and a page of another name."""
     host, port = gateway.ready["url"].removeprefix("http://").split(":")
     with ExitStack() as stack:

@@ -52,7 +52,7 @@ def siblings(size: int) -> NodeBlock:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_kind_of_field_takes_what_lies_within_its_bounds_and_nothing_else_both_ways(
+def test_a_field_takes_what_lies_within_its_bounds(
     kind: fields.Kind, accepted: tuple[Any, ...], refused: tuple[Any, ...]
 ) -> None:
     """`protocol/vectors/schema.json` has the kind and the bounds of every field."""
@@ -80,7 +80,7 @@ def test_a_value_out_of_bounds_is_our_own_error_where_it_is_sent() -> None:
         (b"\0", (1,), b"", "differ in number"),
     ],
 )
-def test_a_block_of_parts_that_disagree_or_with_a_parent_that_does_not_come_first_is_refused(
+def test_an_inconsistent_block_is_refused(
     parents: bytes, tokens: tuple[int, ...], confidences: bytes, reason: str
 ) -> None:
     with pytest.raises(MalformedMessage, match=reason):

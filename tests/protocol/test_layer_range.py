@@ -17,9 +17,7 @@ def ranges(draw: st.DrawFn) -> LayerRange:
 
 
 @given(ranges(), ranges())
-def test_ranges_overlap_where_they_share_a_layer_and_follow_each_other_where_none_lies_between(
-    one: LayerRange, other: LayerRange
-) -> None:
+def test_overlap_and_order_are_those_of_sets(one: LayerRange, other: LayerRange) -> None:
     held, others = (set(range(each.first, each.end)) for each in (one, other))
     assert {layer for layer in range(-1, LAYERS + 1) if layer in one} == held
     assert len(one) == len(held)

@@ -24,7 +24,7 @@ from cosine_protocol.numerics import arithmetic_of, held_type_of, library_of, re
         ("gguf:F32+llama.cpp", "llama.cpp", "F32", None, True, "weights in F32, arithmetic of llama.cpp"),
     ],
 )
-def test_numerics_are_read(
+def test_numerics(
     numerics: str, arithmetic: str, stored: str | None, held: str | None, *, is_same: bool, said: str
 ) -> None:
     assert (arithmetic_of(numerics), stored_type_of(numerics), held_type_of(numerics)) == (arithmetic, stored, held)

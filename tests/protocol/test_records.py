@@ -83,7 +83,7 @@ def test_a_sealed_record_opens_as_it_was_from_a_minute_early_to_its_expiry() -> 
         (_sealed(record_of()) + bytes(MAX_RECORD_BYTES), {}, MalformedMessage, "over the limit"),
     ],
 )
-def test_a_record_of_another_time_signer_key_or_kind_is_refused(
+def test_a_forged_or_late_record_is_refused(
     data: bytes, changes: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
@@ -131,9 +131,7 @@ def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     ],
     ids=str,
 )
-def test_a_record_with_absurd_defaults_or_an_absurd_coordinate_is_refused(
-    field: str, absurd: dict[str, Any]
-) -> None:
+def test_a_record_with_absurd_defaults_or_coordinates_is_refused(field: str, absurd: dict[str, Any]) -> None:
     good: Any = {"generation_defaults": GENERATION_DEFAULTS, "coordinate": COORDINATE}[field]
     values = {each.name: getattr(good, each.name) for each in fields(good)} | absurd
     absent = [] if field == "generation_defaults" else [None, None]
@@ -145,9 +143,7 @@ def test_a_record_with_absurd_defaults_or_an_absurd_coordinate_is_refused(
 
 
 @given(COORDINATES, COORDINATES, COORDINATES)
-def test_a_distance_is_finite_the_same_both_ways_and_no_detour_is_shorter(
-    one: NetworkCoordinate, other: NetworkCoordinate, third: NetworkCoordinate
-) -> None:
+def test_distances_are_a_metric(one: NetworkCoordinate, other: NetworkCoordinate, third: NetworkCoordinate) -> None:
     assert 0.0 <= one.rtt_s(other) < 30.0
     assert one.rtt_s(other) == other.rtt_s(one)
     assert one.rtt_s(other) <= one.rtt_s(third) + third.rtt_s(other) + 1e-9

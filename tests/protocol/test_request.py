@@ -124,9 +124,7 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
         ),
     ],
 )
-def test_what_sampling_and_shaping_accept_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
-    name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
-) -> None:
+def test_the_bounds_of_sampling_and_shaping(name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]) -> None:
     def sampling(value: Any) -> Sampling:
         is_shaping = name in {field.name for field in fields(Shaping)}
         return Sampling(shaping=Shaping(**{name: value})) if is_shaping else Sampling(**{name: value})

@@ -107,9 +107,7 @@ def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_cla
         ({"transcript": sign(VERIFIER, replace(TRANSCRIPT, first=4), digest=D_0)}, MalformedMessage),
     ],
 )
-def test_a_transcript_by_another_of_other_tokens_or_of_none_proves_nothing(
-    changes: dict[str, Any], error: type[Exception]
-) -> None:
+def test_a_foreign_or_empty_transcript_proves_nothing(changes: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         open_claim(replace(CLAIM, **changes))
 

@@ -138,9 +138,7 @@ def test_a_drafter_shapes_its_own_scores_alike() -> None:
 
 @pytest.mark.parametrize("coordination", ["client", "verifier"])
 @in_a_swarm
-async def test_another_verifier_continues_a_shaped_text_and_a_third_audits_it(
-    swarm: SimulatedSwarm, coordination: str
-) -> None:
+async def test_a_shaped_text_is_continued_and_audited(swarm: SimulatedSwarm, coordination: str) -> None:
     prompt = prompt_of(random.Random("failover"))
     verifiers = [await swarm.verifier(target_engine(), home_engine=draft_engine(0.7)) for _ in range(3)]
     await swarm.drafter(draft_engine(0.9))
@@ -167,7 +165,7 @@ def test_a_token_that_stops_the_text_is_no_part_of_it() -> None:
     ("feature", "option"),
     [("shaping", {"presence_penalty": 1.0}), ("constraint", {"regex": "a+"}), ("logprobs", {"logprobs": 1})],
 )
-def test_peers_without_a_feature_are_not_asked_for_it(
+def test_peers_are_asked_for_known_features(
     feature: str, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != feature))

@@ -47,9 +47,7 @@ async def streamed(client: AsyncClient, tokens: int = TOKENS) -> tuple[int, ...]
 @BOTH
 @pytest.mark.parametrize("after_s", quick_first([0.2, 0.0, 0.03, 0.5]))
 @in_a_swarm
-async def test_a_second_verifier_continues_the_same_stream(
-    swarm: SimulatedSwarm, strategy: str, after_s: float
-) -> None:
+async def test_a_second_verifier_continues_the_stream(swarm: SimulatedSwarm, strategy: str, after_s: float) -> None:
     first = await swarm.verifier(target_engine())
     await swarm.verifier(target_engine())
     await swarm.drafter(draft_engine(0.8))
@@ -79,7 +77,7 @@ async def test_the_only_verifier_vanishes_or_stalls(swarm: SimulatedSwarm, passe
 @pytest.mark.parametrize("is_first", quick_first([True, False]))
 @pytest.mark.parametrize(("strategy", "from_s"), quick_rows([("plain", 0.5), ("plain", 0.0), ("cosine", 0.5)]))
 @in_a_swarm
-async def test_a_verifier_that_stood_still_continues_where_the_other_one_stands_still_then(
+async def test_two_verifiers_that_stall_in_turn_finish_a_text(
     swarm: SimulatedSwarm, strategy: str, from_s: float, is_first: bool
 ) -> None:
     for is_early in (is_first, not is_first):
@@ -94,9 +92,7 @@ async def test_a_verifier_that_stood_still_continues_where_the_other_one_stands_
 
 
 @in_a_swarm
-async def test_a_sole_verifier_whose_daemon_dies_before_it_has_opened_the_request_is_asked_again(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_a_sole_verifier_whose_daemon_dies_before_opening_is_asked_again(swarm: SimulatedSwarm) -> None:
     verifier = await swarm.verifier(target_engine())
     ended = 0
 
@@ -145,9 +141,7 @@ async def test_a_client_that_leaves_its_request_frees_everything(swarm: Simulate
 
 
 @in_a_swarm
-async def test_with_every_place_taken_a_request_waits_or_says_so_where_it_has_no_time(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_with_every_place_taken_a_request_waits_or_fails_at_its_timeout(swarm: SimulatedSwarm) -> None:
     only = await swarm.verifier(target_engine(), max_requests=1)
     client = await swarm.client(strategy="plain")
     hasty = await swarm.client(strategy="plain", timeout_s=1.0)

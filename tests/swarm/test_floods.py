@@ -105,7 +105,7 @@ class FloodingDrafter:
 
 
 @in_a_swarm
-async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_not_asked_again(
+async def test_a_flooding_drafter_is_not_asked_again(
     swarm: SimulatedSwarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)

@@ -16,9 +16,7 @@ PROMPT, EXPECTED = greedy_text("guests", TOKENS)
 
 
 @in_a_swarm
-async def test_a_resting_verifier_finishes_its_request_and_the_next_one_goes_elsewhere(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_a_resting_verifier_finishes_its_request_and_gets_no_other(swarm: SimulatedSwarm) -> None:
     first, second = await swarm.verifier(target_engine()), await swarm.verifier(target_engine())
     client = await swarm.client(max_new_tokens=TOKENS)
     running = asyncio.ensure_future(client.generate(PROMPT))
@@ -102,9 +100,7 @@ async def test_a_request_waits_for_the_only_verifiers_model_and_its_text_is_the_
 
 
 @in_a_swarm
-async def test_a_model_that_cannot_be_loaded_loses_no_request_and_the_next_one_tries_again(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_a_failed_load_loses_no_request_and_is_tried_again(swarm: SimulatedSwarm) -> None:
     memory = Unloaded(target_engine, failing=1)
     await swarm.verifier(memory.engines[0], wait_for_work=memory.waiting(swarm, 0))
     await asyncio.sleep(2 * IDLE_S)

@@ -113,9 +113,7 @@ def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy:
 
 @pytest.mark.parametrize("times", quick_first([2, 1, 3]))
 @in_a_swarm
-async def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time(
-    swarm: SimulatedSwarm, times: int
-) -> None:
+async def test_a_stalled_verifier_is_waited_for_each_time(swarm: SimulatedSwarm, times: int) -> None:
     verifier = await swarm.verifier(target_engine())
     client = await swarm.client(strategy="plain", patience_s=PATIENCE_S)
 
@@ -185,7 +183,7 @@ class Slow(MemoryDirectory):
 
 @pytest.mark.parametrize(("look_s", "patience_s"), [(0.0, 0.0), (0.0, PATIENCE_S), (OTHERS_SERVE_S, PATIENCE_S)])
 @in_a_swarm
-async def test_one_that_joined_before_the_loss_is_found_without_patience_and_by_slow_look_ups(
+async def test_one_that_joined_before_the_loss_is_found(
     swarm: SimulatedSwarm, look_s: float, patience_s: float
 ) -> None:
     swarm.directory = directory = Slow()
@@ -221,7 +219,7 @@ class CutOff(MemoryDirectory):
     [(5.0, PATIENCE_S, True), (5.0, 0.0, True), (math.inf, PATIENCE_S, True), (5.0, PATIENCE_S, False)],
 )
 @in_a_swarm
-async def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(
+async def test_a_text_begins_once_a_client_is_back_online(
     swarm: SimulatedSwarm, until_s: float, patience_s: float, knows_it: bool
 ) -> None:
     swarm.directory = directory = CutOff()
@@ -283,7 +281,7 @@ async def failed_over(
 
 @pytest.mark.parametrize(("is_warm", "seconds"), [(False, 5.0), (True, 0.2)])
 @in_a_swarm
-async def test_a_prompt_of_2000_tokens_continues_at_once_and_is_fed_again_without(
+async def test_a_warm_spare_continues_a_long_prompt_at_once(
     swarm: SimulatedSwarm, is_warm: bool, seconds: float
 ) -> None:
     resume_s, opened = await failed_over(swarm, warm_spare=is_warm)

@@ -48,9 +48,7 @@ undrafted = cache(drafted)
 
 @pytest.mark.parametrize("coordination", quick_first(["client", "verifier"]))
 @pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.15]))
-def test_what_a_text_holds_takes_a_fraction_of_the_passes(
-    tmp_path: Path, one_way_s: float, coordination: str
-) -> None:
+def test_a_known_text_takes_a_fraction_of_the_passes(tmp_path: Path, one_way_s: float, coordination: str) -> None:
     options: dict[str, Any] = {"one_way_s": one_way_s, "coordination": coordination}
     without = undrafted(**options)
     folder = written(tmp_path / "texts", (*without.token_ids, 1, 2, 3), without.token_ids[::-1])
@@ -69,9 +67,7 @@ def test_another_verifier_that_continues_gets_the_drafts_too(tmp_path: Path) -> 
 
 
 @in_a_swarm
-async def test_a_reply_that_was_kept_is_drafted_from_and_one_that_was_forgotten_is_gone(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_a_kept_reply_is_drafted_from_and_a_forgotten_one_is_gone(swarm: SimulatedSwarm) -> None:
     await swarm.verifier(ScriptedEngine())
     client = await swarm.client(past_replies="keep")
     first, second = [

@@ -5,29 +5,25 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_lab.emulation.memory_directory import MemoryCells
 from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm, numbered_identity
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.dht.cells import DhtDirectory
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.audit import AUDIT, AskAudit
 from cosine_protocol.codec import MESSAGES, Message
 from cosine_protocol.discover import DISCOVER, STATUS, AskRecords, AskStatus
 from cosine_protocol.draft import DRAFT, Start
-from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
+from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerLost
 from cosine_protocol.identity import Identity, Signed
-from cosine_protocol.records import Role
 from cosine_protocol.stage import STAGE
 from cosine_protocol.stream import Error
 from cosine_protocol.verify import VERIFY, Open, Pacing
 from cosine_protocol.weights import WEIGHTS
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
-from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.node.peers import request_of
-from tests.scenes import as_test, in_real_time, in_virtual_time
+from tests.scenes import as_test, in_virtual_time
 from tests.swarm.reference import draft_engine, greedy_text, target_engine
 
 TOKENS = 60
@@ -131,29 +127,3 @@ async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
     stream.close()
     with pytest.raises(GenerationFailed, match="revoked"):
         await client.generate(PROMPT, max_new_tokens=TOKENS)
-
-
-@in_real_time
-async def test_records_of_others_are_neither_stored_nor_found() -> None:
-    private = PrivateSwarm()
-    member, stranger = identity_of(1), identity_of(2)
-    network, clock = private.swarm_id, private.clock
-    cells = MemoryCells(network=network, clock=clock, membership=private.member(identity_of(3).peer_id))
-    careless = MemoryCells(network=network, clock=clock)
-    membership = private.member(member.peer_id)
-    certified = record_of(member, now_s=clock(), certificate=membership.certificate)
-    for store in (cells, careless):
-        ours = DhtDirectory(store, member, network=network, clock=clock, membership=membership)
-        await ours.announce(certified, [TARGET])
-        theirs = DhtDirectory(store, stranger, network=network, clock=clock)
-        for sequence, certificate in enumerate((None, membership.certificate), 1):
-            record = record_of(stranger, now_s=clock(), certificate=certificate, sequence=sequence)
-            if store is cells:
-                with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it"):
-                    await theirs.announce(record, [TARGET])
-            else:
-                await theirs.announce(record, [TARGET])
-        assert await ours.find(Role.DRAFTER, TARGET) == [certified]
-        assert ours.dropped == (0 if store is cells else 1)
-        with pytest.raises(LocalProtocolError):
-            await theirs.announce(record_of(stranger, now_s=clock()), ["another name"])

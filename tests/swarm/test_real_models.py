@@ -270,7 +270,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("model", "form", "engine"), list(cases()))
-def test_texts_of_a_swarm_are_those_of_the_reference(
+def test_texts_are_those_of_the_reference(
     model: str, form: str, engine: str, tmp_path: Path, record_property: Any
 ) -> None:
     path = model_in(model, form, tmp_path)

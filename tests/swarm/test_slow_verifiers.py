@@ -114,7 +114,7 @@ LIES: Final = {
 
 @pytest.mark.parametrize(("liar", "most_s"), LIES.values(), ids=LIES)
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-def test_a_lying_verifier_costs_seconds_and_the_next_one_continues(
+def test_a_lying_verifier_costs_seconds_and_another_continues(
     liar: SlowVerifier, most_s: float, strategy: str
 ) -> None:
     generation = first_asked(replace(liar, steps=StepCounts()), strategy=strategy)
@@ -143,9 +143,7 @@ async def test_the_sole_verifier_is_given_up_within_minutes_and_not_at_the_timeo
 
 
 @in_a_swarm
-async def test_an_honest_verifier_that_is_slow_for_a_while_is_asked_again_where_nobody_is_better(
-    swarm: SimulatedSwarm,
-) -> None:
+async def test_an_honest_slow_verifier_is_asked_again_where_nobody_is_better(swarm: SimulatedSwarm) -> None:
     honest = await swarm.verifier(target_engine())
     client = await swarm.client(strategy="plain", timeout_s=3600.0)
     quick = await client.generate(PROMPT, max_new_tokens=TOKENS)

@@ -105,7 +105,7 @@ async def asked(
         ((0.9,) * 3, (64, 64, 128), (1.3,) * 3, CHEAP),
     ],
 )
-def test_requests_are_this_much_faster_than_plain_decoding(
+def test_requests_are_faster_than_plain_decoding(
     fidelities: tuple[float, ...], lengths: tuple[int, ...], least: tuple[float, ...], options: dict[str, Any]
 ) -> None:
     ours = run_virtual(asked(fidelities, lengths, **options))
@@ -124,9 +124,7 @@ def test_beside_a_good_head_no_request_of_a_new_client_takes_longer(fidelity: fl
 
 
 @pytest.mark.parametrize(("mbit", "more"), [(10.0, 1.15), (100.0, 1.35)])
-def test_over_stages_a_prompt_takes_little_longer_than_its_activations_over_one_line(
-    mbit: float, more: float
-) -> None:
+def test_a_prompt_over_stages_takes_little_longer_than_its_activations(mbit: float, more: float) -> None:
     async def run() -> float:
         swarm = ChainSwarm.make(uplink_bits_per_s=1e6 * mbit)
         async with swarm.swarm:

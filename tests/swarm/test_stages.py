@@ -65,9 +65,7 @@ BAD: Final[dict[str, dict[str, Any]]] = {
     ],
 )
 @in_stages
-async def test_a_bad_stage_is_replaced_by_the_spare_and_no_request_fails(
-    swarm: ChainSwarm, kind: str, part: int
-) -> None:
+async def test_a_bad_stage_is_replaced_and_no_request_fails(swarm: ChainSwarm, kind: str, part: int) -> None:
     for other in range(2):
         await swarm.stage(f"honest {other}", other)
     await swarm.stage("bad", part, **{"pass_s": 0.015, **BAD[kind]})
@@ -120,9 +118,7 @@ async def test_a_long_text_goes_on_after_each_death_of_a_stage(swarm: ChainSwarm
 
 
 @in_stages
-async def test_a_text_that_no_stage_can_compute_fails_and_does_not_lead_from_chain_to_chain(
-    swarm: ChainSwarm,
-) -> None:
+async def test_a_text_that_no_stage_can_compute_fails_after_a_few_chains(swarm: ChainSwarm) -> None:
     await swarm.stage("first", 0)
     for number in range(6):
         await swarm.stage(f"last {number}", 1, gives_back=True)
@@ -135,9 +131,7 @@ async def test_a_text_that_no_stage_can_compute_fails_and_does_not_lead_from_cha
 
 
 @in_stages
-async def test_a_head_whose_idle_chain_made_room_for_another_joins_again_when_it_has_work(
-    swarm: ChainSwarm,
-) -> None:
+async def test_a_head_whose_idle_chain_made_room_joins_again_for_work(swarm: ChainSwarm) -> None:
     for part in range(2):
         await swarm.stage(f"only {part}", part, most_chains=1)
     await swarm.head()
@@ -211,6 +205,3 @@ def test_a_stage_of_a_ring_that_dies_is_replaced_or_its_layers_are_named() -> No
     report = ring(timeout_s=30.0, **faults)
     assert [result.ending for result in report.results] == [RequestEnding.FAILED] * 2
     assert all("are held by nobody" in result.error for result in report.results)
-
-
-# Random swarms of stages with faults.

@@ -64,8 +64,6 @@ REFUSED: Final[list[tuple[str, Chat, dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("name", "asked", "options"), REFUSED)
-def test_a_call_that_cannot_be_forced_is_refused_by_the_name_of_its_option(
-    name: str, asked: Chat, options: dict[str, Any]
-) -> None:
+def test_a_call_that_cannot_be_forced_names_the_option(name: str, asked: Chat, options: dict[str, Any]) -> None:
     with pytest.raises(OptionRefused, match=name):
         generated(asked, **options)

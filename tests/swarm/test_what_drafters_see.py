@@ -91,9 +91,7 @@ def test_no_drafter_gets_more_than_the_window(coordination: str, temperature: fl
     assert {report.domain for report in done.swarm.drafters if report.accepted} >= {"code"}
 
 
-def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_verifier_without_windows_coordinates_whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.FEATURES", OLD_FEATURES)
     for window, coordinator in ((WINDOW, "client"), (0, "verifier")):
         options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": window}
@@ -101,9 +99,7 @@ def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
 
 
 @pytest.mark.parametrize(("trusts", "seen_tokens"), [(True, 400), (False, 256)])
-def test_strangers_get_the_last_256_tokens_and_whom_the_user_trusts_gets_all(
-    trusts: bool, seen_tokens: int, told: list[Start]
-) -> None:
+def test_strangers_get_256_tokens_and_trusted_peers_all(trusts: bool, seen_tokens: int, told: list[Start]) -> None:
     prompt = prompt_of(random.Random("default"), tokens=400)
     generated(prompt=prompt, trusts=trusts, prompt_window_tokens=None)
     assert {start.request.prompt for start in told} == {tuple(LetterCodec().encode(prompt)[-seen_tokens:])}

@@ -15,7 +15,7 @@ import pytest
 from cosine_cli.serve import SENTENCES
 from cosine_p2p.session.request_log import RequestLogger
 from cosine_terminal.events import SENTENCES as SENTENCES_OF_NODES
-from cosine_terminal.events import STAGES, JsonLines, emitter, logging_as_json, telling, timed
+from cosine_terminal.events import STAGES, JsonLines, emitter, telling, timed
 from tests.full_disk import full_disk
 
 REQUEST = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1}
@@ -25,7 +25,7 @@ REQUEST = {"id": "i", "method": "GET", "path": "/health", "status": 200, "second
     ("log_format", "as_json", "told"),
     [("json", False, ("ready", "stopped")), ("pretty", True, ("ready",)), ("json", True, ("ready",))],
 )
-def test_a_line_for_machines_is_one_object(
+def test_events_are_json_lines(
     log_format: str, as_json: bool, told: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     emit = emitter(log_format, as_json=as_json, sentences=SENTENCES)
@@ -64,9 +64,7 @@ def handler() -> Iterator["logging.StreamHandler[Any]"]:
     root.setLevel(level)
 
 
-def test_lines_of_a_request_name_it(
-    handler: "logging.StreamHandler[Any]", capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_request_is_named(handler: "logging.StreamHandler[Any]", capsys: pytest.CaptureFixture[str]) -> None:
     handler.setStream(sys.stderr)
     with telling("json", as_json=False):
         RequestLogger(LOG, D_0, client=PEER).info("opened, %d prompt tokens", 5)
@@ -93,20 +91,6 @@ def test_an_error_keeps_its_traceback_on_one_line() -> None:
     line = JsonLines().format(logging.LogRecord("n", logging.ERROR, "f", 1, "it failed", None, info))
     assert "\n" not in line
     assert json.loads(line)["traceback"].endswith("ValueError: odd")
-
-
-def test_afterwards_the_log_is_as_before_and_no_less_is_logged_meanwhile(
-    handler: "logging.StreamHandler[Any]",
-) -> None:
-    with logging_as_json():
-        assert isinstance(handler.formatter, JsonLines)
-        assert LOG.isEnabledFor(logging.INFO)
-    assert handler.formatter is None
-    assert not LOG.isEnabledFor(logging.INFO)
-    # A more verbose level is kept.
-    logging.getLogger().setLevel(logging.DEBUG)
-    with logging_as_json():
-        assert LOG.isEnabledFor(logging.DEBUG)
 
 
 START: Final[tuple[tuple[str, dict[str, object]], ...]] = (

@@ -76,9 +76,7 @@ def interrupted(arguments: list[str], folder: Path, *, after: str, transport: st
     ("command", "transport"),
     [(["generate", "hi"], "light"), (["status", "--watch"], "full")],
 )
-def test_it_leaves_while_it_looks_for_peers(
-    silent_peer: str, tmp_path: Path, command: list[str], transport: str
-) -> None:
+def test_it_leaves_during_discovery(silent_peer: str, tmp_path: Path, command: list[str], transport: str) -> None:
     arguments = [*command, "--initial-peers", silent_peer]
     code, lines = interrupted(arguments, tmp_path, after="Looking for peers", transport=transport)
     assert code == 130

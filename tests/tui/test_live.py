@@ -114,25 +114,29 @@ def states(snapshots: list[Snapshot]) -> list[ConnectionState]:
     return found
 
 
-def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned(
-    tmp_path: Path,
-) -> None:
+def test_it_joins_generates_and_shows_bans(tmp_path: Path) -> None:
     bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
 
     async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         source.ask("ABCDEFGH", Options(max_new_tokens=24))
+        source.ask("ABCDEFGH", Options(max_new_tokens=2000))
         assert snapshots[-1].bans == ()
         bans.ban("late", until_s=200.0, why="spam")
         bans.ban("early", until_s=100.0, why="spam")
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(3.0)
+        source.cancel(2)
+        await asyncio.sleep(1.0)
 
     snapshots, weather = played(play, bans=bans)
     last = snapshots[-1]
     assert [ban.peer_id for ban in last.bans] == ["early", "late"]
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE]
     assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]
-    assert (last.requests[0].state, last.requests[0].tokens) == (RequestState.FINISHED, 24)
+    done, cancelled = last.requests
+    assert (done.state, done.tokens, len(done.passes)) == (RequestState.FINISHED, 24, done.rounds)
+    assert done.account is not None and done.timeline[-1].text == "finished"
+    assert cancelled.state is RequestState.CANCELLED and 0 < cancelled.tokens < 2000
     assert (weather.joins, weather.closed) == (1, 1)
 
 

@@ -10,7 +10,7 @@ NETWORKS = st.dictionaries(IDS, st.lists(IDS, max_size=12), max_size=60)
 
 
 @given(NETWORKS, st.lists(IDS, max_size=12), st.lists(IDS, max_size=4), IDS, st.integers(1, 4), st.integers(1, 9))
-def test_no_node_is_asked_twice_and_a_look_up_ends(
+def test_a_look_up_asks_nobody_twice_and_ends(
     network: dict[int, list[int]], starts: list[int], anchors: list[int], key: int, paths: int, width: int
 ) -> None:
     """For any answers; nodes missing in the network are silent."""

@@ -30,9 +30,7 @@ def test_a_clock_that_is_off_is_told_by_how_much_at_least() -> None:
 
 
 @given(st.lists(st.floats(0, 299), min_size=3, max_size=9), st.lists(st.floats(-1e6, 1e6), max_size=9))
-def test_liars_that_are_fewer_than_the_honest_bring_no_problem_about(
-    ages_s: list[float], lies_s: list[float]
-) -> None:
+def test_a_minority_of_liars_causes_no_warning(ages_s: list[float], lies_s: list[float]) -> None:
     assert problem([*ages_s, *lies_s[: len(ages_s) - 1]], off_s=0.0) == ""
 
 

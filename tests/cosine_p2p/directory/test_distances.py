@@ -133,9 +133,7 @@ def test_an_eighth_of_liars_leaves_the_estimates_between_others_of_use(lie: Lie)
 
 
 @given(st.lists(st.tuples(COORDINATES, st.floats(allow_nan=True)), max_size=8))
-def test_no_sample_moves_a_peer_further_than_the_bound_or_off_the_map(
-    samples: list[tuple[NetworkCoordinate, float]],
-) -> None:
+def test_no_sample_moves_a_peer_too_far_or_off_the_map(samples: list[tuple[NetworkCoordinate, float]]) -> None:
     place = Vivaldi(Random(0).random)
     for other, rtt in samples:
         before = place.coordinate

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from cosine_p2p.directory.served_targets import only_target
-from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -25,13 +24,3 @@ def node(number: int, target: str, role: Role = Role.VERIFIER, **changes: Any) -
 )
 def test_the_only_target_is_meant(verifiers: list[NodeRecord], meant: str) -> None:
     assert only_target(verifiers) == meant
-
-
-def test_of_several_or_none_a_sentence_says_how_to_choose() -> None:
-    several = [node(1, "a", numerics="bfloat16"), node(2, "b", target_digest=bytes(32), numerics="float32")]
-    with pytest.raises(
-        UsageError, match=r"a \(1 verifier, bfloat16\), b \(1 verifier, float32\): choose .* --target"
-    ):
-        only_target(several)
-    with pytest.raises(GenerationFailed, match="--initial-peers"):
-        only_target([])

@@ -216,9 +216,7 @@ def test_a_message_of_several_channels_does_not_end_at_its_first() -> None:
         ("gpt2", {"bos_token_id": 99}, "l"),
     ],
 )
-def test_a_file_that_names_no_bos_token_has_that_of_its_kind(
-    kind: str, keys: dict[str, Any], bos: str | None
-) -> None:
+def test_a_file_without_a_bos_token_has_that_of_its_kind(kind: str, keys: dict[str, Any], bos: str | None) -> None:
     assert vocabulary(kind=kind, **keys).text_of("bos") == bos
 
 

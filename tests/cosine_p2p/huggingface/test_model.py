@@ -40,7 +40,7 @@ def test_the_same_ids_as_transformers(model: SwarmModelForCausalLM, reference: A
     assert torch.equal(model.generate(prompt, max_length=30), reference.generate(prompt, max_length=30))
 
 
-def test_the_models_own_generation_config_is_the_default_as_in_transformers(
+def test_the_models_generation_config_is_the_default(
     reference: Any, prompt: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     own: dict[str, Any] = {
@@ -78,9 +78,7 @@ def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any
     assert torch.equal(model.generate(**batch, max_new_tokens=TOKENS), expected)
 
 
-def test_rows_that_end_early_are_padded_on_the_right(
-    model: SwarmModelForCausalLM, reference: Any, batch: Any
-) -> None:
+def test_rows_that_end_early_are_padded_right(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:
     length = batch["input_ids"].shape[1]
     plain = reference.generate(**batch, max_new_tokens=TOKENS)
     ending = int(plain[0, length + 5])
@@ -102,7 +100,7 @@ def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt:
         assert torch.equal(alone[0], three[index])
 
 
-def test_stop_strings_end_an_output_with_their_last_token(
+def test_stop_strings_end_an_output(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any
 ) -> None:
     text = tokenizer.decode(reference.generate(prompt, max_new_tokens=TOKENS)[0, prompt.shape[1] :])
@@ -111,7 +109,7 @@ def test_stop_strings_end_an_output_with_their_last_token(
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_an_iterating_streamer_is_read_in_another_thread(
+def test_a_streamer_is_read_in_a_thread(
     model: SwarmModelForCausalLM, tokenizer: Any, prompt: Any, is_list: bool
 ) -> None:
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60.0)
@@ -126,7 +124,7 @@ def test_an_iterating_streamer_is_read_in_another_thread(
     assert text == tokenizer.decode(plain(outputs[0])[0][prompt.shape[1] :])
 
 
-def test_a_pipeline_says_over_a_swarm_what_it_says_over_the_model(
+def test_a_pipeline_gives_the_texts_of_the_model(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any
 ) -> None:
     pipe, expected = (pipeline("text-generation", model=each, tokenizer=tokenizer) for each in (model, reference))

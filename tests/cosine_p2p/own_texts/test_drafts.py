@@ -59,12 +59,6 @@ def test_of_places_that_continue_differently_each_is_a_guess_the_most_frequent_f
     assert [node.confidence for node in nodes if node.parent == BASE] == pytest.approx([16 / 33, 8 / 33])
 
 
-def test_what_the_request_itself_holds_is_left_to_the_verifier() -> None:
-    index = index_of(FIRST)
-    assert OwnDrafts(lambda: index, FIRST[10:13]).draft()
-    assert not OwnDrafts(lambda: index, [*FIRST[10:13], 1000, *FIRST[10:13]]).draft()
-
-
 @given(
     texts=st.lists(st.lists(st.integers(0, 3), max_size=60), max_size=4),
     output=st.lists(st.lists(st.integers(0, 4), max_size=6).map(tuple), max_size=20),

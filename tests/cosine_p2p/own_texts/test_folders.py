@@ -66,9 +66,7 @@ def test_text_files_are_read_and_nothing_else(folder: Path) -> None:
         OwnTexts([str(folder / "b.md")], keeps_replies=False, offload=call_at_once)
 
 
-def test_only_changed_files_are_tokenised_again_also_by_the_next_client(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_changed_files_are_tokenised_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
 
     encode_all = LetterCodec.encode_all
@@ -93,7 +91,7 @@ def test_only_changed_files_are_tokenised_again_also_by_the_next_client(
     assert len(encoded) == 2
 
 
-def test_of_too_much_text_the_latest_is_used_which_is_said_once(
+def test_of_too_much_text_the_latest_is_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(folders, "MAX_BYTES", 2 * len(TEXT) + 3)
@@ -123,9 +121,7 @@ def test_a_broken_index_is_made_anew(folder: Path, content: bytes) -> None:
     assert after(opened(folder), TEXT) == {"1"}
 
 
-def test_replies_are_kept_where_asked_until_they_are_forgotten(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_are_kept_on_request_until_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unasked = opened(folder)
     unasked.keep(CODEC.encode(f"{TEXT}?"))
     assert after(opened(folder, keeps_replies=True), TEXT) == set()

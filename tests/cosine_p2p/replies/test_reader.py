@@ -219,9 +219,7 @@ def test_what_is_no_call_is_content(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("template", ["<function=|<parameter=", "<arg_key>", "<minimax:tool_call>"])
-def test_a_value_in_tags_is_of_the_type_that_its_schema_says(
-    template: str, written: str, schema: Any, value: Any
-) -> None:
+def test_a_value_in_tags_has_the_type_of_its_schema(template: str, written: str, schema: Any, value: Any) -> None:
     tools = {"f": {"$defs": {"a/b": {"type": "string"}}, "allOf": [{"properties": {"p": schema}}]}}
     texts = {
         "<function=|<parameter=": f"<tool_call><function=f>\n<parameter=p>\n{written}\n</parameter>\n</function>\n"

@@ -74,7 +74,7 @@ def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: An
 
 
 @given(BOUNDS, BOUNDS, st.booleans(), st.booleans(), BOUNDS)
-def test_a_number_that_is_taken_is_one_that_the_schema_allows(
+def test_an_accepted_number_is_valid(
     low: float, high: float, is_above: bool, is_below: bool, number: float
 ) -> None:
     names = "exclusiveMinimum" if is_above else "minimum", "exclusiveMaximum" if is_below else "maximum"

@@ -123,7 +123,5 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
         ({"prompt_window_tokens": 10**9}, MAX_PROMPT_TOKENS),
     ],
 )
-def test_it_is_as_the_user_says_else_as_the_user_knows_the_drafters(
-    options: dict[str, Any], expected: int | None
-) -> None:
+def test_the_window_follows_the_user_else_the_known_drafters(options: dict[str, Any], expected: int | None) -> None:
     assert window_of(merge_options(DEFAULTS, options, ClientOptions)) == expected

@@ -79,7 +79,7 @@ def test_a_long_prompt_takes_time_in_proportion() -> None:
     st.booleans(),
     st.integers(1, 1000),
 )
-def test_nobody_is_waited_for_longer_than_the_bounds_say(
+def test_waits_are_bounded(
     announced_s: float, pass_s: float, commits: int, counts: bool, is_lone: bool, tokens: int
 ) -> None:
     watch = Watch(since_s=0.0, usual=USUAL, announced_pass_s=announced_s, prompt_tokens=tokens)

@@ -29,7 +29,6 @@ from tests.cosine_p2p.samples import identity_of, request_of
 
 REQUEST = request_of("client", max_new_tokens=6)
 D_0 = request_digest(REQUEST)
-OUTPUT = (4, 5, 6, 7)
 
 
 def upstream(after: tuple[int, ...] = (), *, number: int = 1, is_opened: bool = True) -> Upstream:
@@ -52,7 +51,7 @@ def test_nothing_is_taken_before_the_request_is_open() -> None:
     ("commits_at_s", "pass_s", "prefill_s"),
     [([], None, None), ([1.1, 2.0], None, 1.0), ([1.1 + n for n in range(LEAST_COMMITS + 1)], 1.0, 1.0)],
 )
-def test_the_pace_is_remembered_without_round_trips_once_there_is_enough_of_it(
+def test_the_pace_is_remembered_without_round_trips(
     commits_at_s: list[float], pass_s: float | None, prefill_s: float | None
 ) -> None:
     verifier, speeds = upstream(), PeerSpeeds()

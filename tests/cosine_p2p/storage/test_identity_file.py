@@ -38,9 +38,7 @@ def test_a_claimed_file_is_refused_to_others_until_it_is_released(tmp_path: Path
     claim_identity(file).release()
 
 
-def test_nodes_started_without_a_name_get_identities_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_without_a_name_get_own_identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.storage.identity_file.default_identity_file", lambda: tmp_path / "identity")
     claims = [claim_identity() for _ in range(3)]
     assert [claim.file.name for claim in claims] == ["identity", "identity-2", "identity-3"]

@@ -11,9 +11,7 @@ NOTES = st.lists(st.tuples(st.integers(0, 8), st.integers(), st.floats(0, 5)))
 
 
 @given(NOTES)
-def test_it_holds_the_latest_values_of_the_last_few_keys_that_are_not_too_old(
-    notes: list[tuple[int, int, float]],
-) -> None:
+def test_it_holds_the_latest_values_of_the_last_few_keys(notes: list[tuple[int, int, float]]) -> None:
     memory, now_s = Remembered[int, int](MOST, forgotten_s=FORGOTTEN_S), 0.0
     latest: dict[int, tuple[int, float]] = {}
     for key, value, later_s in notes:

@@ -13,7 +13,7 @@ def state(path: Path) -> StateFile:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 60, '{"a": "' + "x" * 64 + '"}'])
-def test_what_is_broken_too_large_or_no_object_holds_nothing_and_is_said_once(
+def test_a_broken_file_is_empty_and_logged_once(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.json"
@@ -32,9 +32,7 @@ def test_a_file_that_is_missing_or_cannot_be_written_stops_nobody(tmp_path: Path
     assert file.read() == {}
 
 
-def test_a_full_disk_leaves_the_file_as_it_was_and_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_keeps_the_file_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = state(tmp_path / "deep" / "state.json")
     file.write({"a": 1})
     with full_disk(file_bytes=5):

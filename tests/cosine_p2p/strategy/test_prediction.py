@@ -58,9 +58,7 @@ def test_each_of_its_tokens_counts_once_where_it_came() -> None:
     text=st.lists(st.integers(0, 5), max_size=80),
     output=st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=20),
 )
-def test_whatever_comes_a_draft_is_a_small_tree_and_the_same_however_the_output_came(
-    text: list[int], output: list[list[int]]
-) -> None:
+def test_a_draft_is_small_and_independent_of_how_output_came(text: list[int], output: list[list[int]]) -> None:
     prediction = Prediction(text)
     for tokens in output:
         prediction.follow(tokens)

@@ -67,9 +67,7 @@ class World:
         ({3: 0.6, 1: 0.8, 0: 1.0}, {0}, 0.97),
     ],
 )
-def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
-    speeds: Speeds, fastest: set[int], least: float
-) -> None:
+def test_the_fastest_way_is_found_at_no_cost_over_plain(speeds: Speeds, fastest: set[int], least: float) -> None:
     for seed in range(3):
         world = World(random.Random(seed))
         world.ask(speeds, requests=150)

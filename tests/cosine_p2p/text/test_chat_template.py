@@ -126,7 +126,7 @@ def test_any_chat_is_rendered_or_refused_alike(chat: Any, name: str, continued: 
     assert one == other
 
 
-DEFAULT, TOOLS, RAG = "one", "{{ tools | length }} tools", "rag"
+DEFAULT, TOOLS = "one", "{{ tools | length }} tools"
 NAMED = [{"name": "default", "template": DEFAULT}, {"name": "tool_use", "template": TOOLS}]
 CONFIG, JSON = "tokenizer_config.json", "chat_template.json"
 
@@ -153,7 +153,7 @@ def stated(name: str, templates: Any) -> dict[str, bytes]:
         ({}, None, None),
     ],
 )
-def test_the_template_is_found_wherever_it_may_stand(
+def test_the_template_is_found_in_every_place(
     files: dict[str, bytes], plain: str | None, with_tools: str | None
 ) -> None:
     templates = ChatTemplates.read(files)

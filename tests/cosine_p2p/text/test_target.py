@@ -65,7 +65,7 @@ def test_sharding_order_and_metadata_do_not_matter(folder: Path) -> None:
     ("stated", "eos_token", "ends"),
     [([7, 3], "<end>", (7, 3)), (7, {"content": "word"}, (7, 5)), (7, "unknown", (7,)), (None, "<end>", (3,))],
 )
-def test_a_text_ends_at_the_tokenizers_own_end_too(
+def test_the_tokenizers_end_ends_a_text(
     stated: object, eos_token: object, ends: tuple[int, ...], folder: Path
 ) -> None:
     tokenizer = {"added_tokens": [{"id": 3, "content": "<end>"}], "model": {"vocab": {"word": 5}}}
@@ -138,7 +138,7 @@ def test_nobody_stands_for_an_embedded_target_under_its_name(tmp_path: Path) -> 
         (bytes(32), {}, SAMPLED, None, {}),
     ],
 )
-def test_a_shipped_target_is_sampled_as_is_recommended_where_no_temperature_is_asked_for(
+def test_a_shipped_target_has_recommended_sampling(
     digest: bytes, asked: Any, otherwise: Any, published: GenerationDefaults | None, options: dict[str, float]
 ) -> None:
     verifier = record_of(identity_of(1), now_s=0.0, target_digest=digest, generation_defaults=published)

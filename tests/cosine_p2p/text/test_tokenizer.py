@@ -118,9 +118,7 @@ COMPANIONS = st.fixed_dictionaries(
 
 @given(companions=COMPANIONS, text=st.lists(NAMES | st.sampled_from([*LETTERS, " "])).map("".join))
 @settings(max_examples=100)
-def test_tokens_that_stand_beside_the_tokenizer_are_those_of_transformers(
-    companions: dict[str, Any], text: str
-) -> None:
+def test_tokens_of_companion_files_are_those_of_transformers(companions: dict[str, Any], text: str) -> None:
     vocabulary = {letter: number for number, letter in enumerate(LETTERS)}
     model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": None}
     tokenizer = Tokenizer.from_str(word_level(model=model).decode())
@@ -142,7 +140,7 @@ def test_tokens_that_stand_beside_the_tokenizer_are_those_of_transformers(
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2TokenizerFast"])
 @pytest.mark.parametrize("stated", [{}, {"eos_token": "<|user|>", "unk_token": None}])
-def test_a_class_of_transformers_names_tokens_of_its_own(
+def test_classes_of_transformers_name_tokens(
     name: str, stated: dict[str, Any], files: Mapping[str, bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])

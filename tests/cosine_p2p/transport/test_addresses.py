@@ -109,9 +109,7 @@ NOBODY = (
         (("127.0.0.1", PUBLIC[0]), (*PUBLIC, *PRIVATE, *LOCAL)),
     ],
 )
-def test_private_addresses_are_dialled_in_private_swarms_only(
-    named: tuple[str, ...], permitted: tuple[str, ...]
-) -> None:
+def test_only_private_swarms_dial_private_addresses(named: tuple[str, ...], permitted: tuple[str, ...]) -> None:
     policy = DialPolicy(named)
     everything = (*PUBLIC, *PRIVATE, *LOCAL, *NOBODY)
     assert {host for host in everything if policy.permits(host, now_s=0.0)} == set(permitted)

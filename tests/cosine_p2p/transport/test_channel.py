@@ -67,9 +67,7 @@ async def echoing(stream: Stream) -> None:
     ],
 )
 @in_virtual_time
-async def test_only_messages_of_the_protocol_follow_the_hello_and_silence_is_a_loss(
-    said: list[Message], error: type[Exception], reason: str
-) -> None:
+async def test_a_breach_or_silence_ends_a_channel(said: list[Message], error: type[Exception], reason: str) -> None:
     async with Channel(await dialled(saying(HELLO, AskStatus(3))), STATUS) as channel:
         assert await channel.receive() == AskStatus(3)
     began_s = asyncio.get_running_loop().time()
@@ -94,9 +92,7 @@ async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_fir
 
 
 @in_virtual_time
-async def test_a_peer_that_answers_pings_before_they_arrive_does_not_seem_near(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_answers_to_guessed_pings_do_not_make_a_peer_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.draw_ping_number", lambda: OWN_PING)
     # The right number would count.
     for numbers, counts in ((range(64), False), ([OWN_PING], True)):
@@ -139,9 +135,7 @@ async def test_a_breach_of_the_protocol_is_answered_with_an_error_and_the_end(ga
 
 
 @in_virtual_time
-async def test_a_flooding_peer_loses_its_streams_is_counted_once_and_may_return_after_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_flooding_peer_loses_its_streams_and_may_return_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer floods over two streams, tries again during the silence, and once after it."""
     frame = framed(Status(1, bytes(4000), 0, 0, 0.0))
     network, budget, ends = MemoryNetwork(), serving_budget(), list[tuple[float, str]]()

@@ -162,9 +162,7 @@ async def test_where_a_peer_is_is_what_was_seen(joined: Joined) -> None:
 
 
 @on_each_transport
-async def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(
-    joined: Joined,
-) -> None:
+async def test_closing_wakes_a_read_may_be_repeated_and_refuses_later_writes(joined: Joined) -> None:
     stream = await joined.ours.dial(joined.peer_id, ECHO)
     reading = asyncio.ensure_future(stream.read())
     await asyncio.sleep(0.05)

@@ -26,9 +26,7 @@ PEER, SECOND, THIRD = (identity_of(number).peer_id for number in (1, 2, 3))
         (("/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/8.8.8.8/tcp/4001"), {}),
     ],
 )
-def test_a_node_advertises_only_on_the_interfaces_that_it_listens_on(
-    host_maddrs: tuple[str, ...], ports: dict[IPv4Interface, int]
-) -> None:
+def test_a_node_advertises_where_it_listens(host_maddrs: tuple[str, ...], ports: dict[IPv4Interface, int]) -> None:
     assert listening_at(host_maddrs, [HOME, CAFE]) == ports
 
 
@@ -70,9 +68,7 @@ async def test_neighbours_are_heard_by_network_and_place() -> None:
         assert found == {PEER: (f"/ip4/192.168.7.2/tcp/4001/p2p/{PEER}",)}
 
 
-def test_the_environment_forbids_the_local_network_unless_an_option_asks_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_disables_the_local_network_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Access.parse().uses_lan and Access.parse(lan=True).uses_lan
     with pytest.raises(UsageError, match="No initial peers"):
         Client(target="zoo:target")

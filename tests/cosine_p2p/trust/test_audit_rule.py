@@ -113,7 +113,7 @@ def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) ->
         ("float16/int8", "bfloat16/int8", (0.3,), 2.7),
     ],
 )
-def test_weights_that_only_one_of_them_rounds_explain_differences(
+def test_weights_that_only_one_rounds_explain_differences(
     claimed: str, auditor: str, explained: tuple[float, ...], wide: float
 ) -> None:
     assert not is_accused(*explained, numerics=claimed, auditor=auditor, positions=125)

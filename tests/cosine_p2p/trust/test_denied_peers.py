@@ -64,7 +64,7 @@ def test_a_ban_lasts_between_runs_until_it_ends_or_is_lifted(file: Path, clock: 
     assert bans.lift(PEER) and not bans.lift(PEER) and not again.read()
 
 
-def test_a_peer_that_returns_after_each_disconnection_is_banned_for_an_hour(
+def test_a_peer_that_floods_again_is_banned_for_an_hour(
     file: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     denied, bans = flood(file, clock), BanFile(file, clock=clock)

@@ -70,7 +70,7 @@ def test_a_list_outlives_the_process_and_a_broken_one_is_none(tmp_path: Path) ->
         assert Membership(US, papers, state=state, clock=swarm.clock).sequence == 0
 
 
-def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_file_changes_nothing(
+def test_changes_of_the_swarm_file_count_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -121,9 +121,7 @@ def test_a_founder_admits_members_that_accept_each_other_until_one_is_revoked(tm
     assert not FoundedSwarm.open(folder).members[MEMBER].is_revoked
 
 
-def test_each_list_is_newer_than_the_one_before_also_after_a_restore_and_forgets_those_that_ended(
-    tmp_path: Path,
-) -> None:
+def test_each_list_is_newer_also_after_a_restore_and_forgets_ended_members(tmp_path: Path) -> None:
     swarm = FoundedSwarm.create(tmp_path, "friends")
     for peer_id in (US, MEMBER):
         swarm.admit(peer_id, lifetime_s=DAY_S, now_s=NOW_S)

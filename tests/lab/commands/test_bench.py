@@ -42,7 +42,7 @@ def test_the_report_is_written_beside_the_results(tmp_path: Path, run: Run) -> N
         (["report"], "There are no results in"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_exit_2(
+def test_mistakes_are_one_sentence_and_exit_2(
     arguments: list[str], sentence: str, tmp_path: Path, run: Run
 ) -> None:
     told = run("bench", *arguments, "--out", str(tmp_path))

@@ -37,7 +37,7 @@ def test_the_best_precision_that_fits_is_chosen() -> None:
         ("a100-80gb", LLAMA_2_7B, Precision.INT8, 155.58),
     ],
 )
-def test_published_tokens_per_second_are_met_within_a_fifth(
+def test_published_speeds_are_met_within_a_fifth(
     device: str, model: ModelClass, precision: Precision, published: float
 ) -> None:
     context_tokens = 100 if model is LLAMA_2_7B else 512

@@ -33,7 +33,7 @@ def shortest_s(model: LinkModel, size_bytes: int) -> float:
 
 
 @given(models, writes, partitions, st.integers())
-def test_order_is_kept_and_no_link_is_faster_than_itself_or_reaches_across_a_partition(
+def test_order_delay_and_partitions_are_kept(
     model: LinkModel, written: list[tuple[float, int]], between: tuple[Partition, ...], seed: int
 ) -> None:
     route = SeededRoute(model, Random(seed), between)

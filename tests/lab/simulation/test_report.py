@@ -30,7 +30,7 @@ def sound() -> SimulationReport:
         ({}, {"errors": ("a pass failed",)}, ["a pass failed"]),
     ],
 )
-def test_what_must_never_happen_is_a_violation(
+def test_violations(
     sound: SimulationReport, request_changes: dict[str, Any], changes: dict[str, Any], violations: list[str]
 ) -> None:
     request = replace(sound.results[0], number=3, **request_changes)

@@ -21,9 +21,7 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_folders_are_private_and_only_those_of_dead_daemons_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_private_and_dead_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, living = make_socket_folder(), make_socket_folder()
     assert stat.S_IMODE(living.stat().st_mode) == 0o700

@@ -41,9 +41,7 @@ async def found_by(node: HivemindTransport) -> set[str]:
 
 
 @in_swarm
-async def test_members_store_and_find_and_a_record_without_its_owners_certificate_is_not_stored(
-    made: Swarm, private: PrivateSwarm
-) -> None:
+async def test_members_store_and_find_certified_records_only(made: Swarm, private: PrivateSwarm) -> None:
     first, second = await member(made, private), await member(made, private)
     client = await member(made, private, client_mode=True)
     for certificate in (None, b"junk", private.admit(first.peer_id)):

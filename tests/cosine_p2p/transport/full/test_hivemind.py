@@ -79,25 +79,7 @@ async def test_protocols_are_served_again_after_they_were_withdrawn(made: Swarm)
 
 
 @in_swarm
-async def test_a_node_whose_clock_is_set_is_announced_anew(made: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.LOOK_S", 0.05)
-    node, has_changed = await made.node(), asyncio.Event()
-
-    async def note_change() -> None:
-        has_changed.set()
-
-    async with node.serving({}, note_change):
-        await asyncio.sleep(0.2)
-        assert not has_changed.is_set()
-        now_s = time.time
-        monkeypatch.setattr(time, "time", lambda: now_s() - 3600.0)
-        await asyncio.wait_for(has_changed.wait(), 10.0)
-
-
-@in_swarm
-async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_dial_may(
-    made: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dial_waits_for_a_slow_restart_of_the_daemon(made: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a client whose daemon died would count all verifiers as lost, one after the other."""
     server, client = await made.node(), await made.node(client_mode=True, dial_timeout_s=0.2)
     await server.serve(ECHO, echo)
@@ -143,9 +125,7 @@ async def test_who_floods_again_each_time_it_was_disconnected_is_banned(made: Sw
 
 @pytest.mark.thorough
 @in_swarm
-async def test_a_peer_with_too_many_streams_is_turned_away_and_others_are_served(
-    made: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_with_too_many_streams_is_turned_away(made: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.full.hivemind.MAX_STREAMS_EACH", 3)
     a, b, c = [await made.node() for _ in range(3)]
     await a.serve(ECHO, echo)

@@ -66,9 +66,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.mark.parametrize("away_s", [1.0, 60.0])
 @in_virtual_time
-async def test_an_absent_peer_is_reconnected_within_ten_seconds_without_failed_dials(
-    world: World, away_s: float
-) -> None:
+async def test_an_absent_peer_is_reconnected_soon_without_failed_dials(world: World, away_s: float) -> None:
     running = asyncio.ensure_future(world.peers().run())
     await asyncio.sleep(2 * LOOK_S)
     assert world.connected.keys() == {BOOT, OTHER}
@@ -85,7 +83,7 @@ async def test_an_absent_peer_is_reconnected_within_ten_seconds_without_failed_d
 
 @pytest.mark.parametrize(("stood_still_s", "cut"), [(20.0, []), (40.0, [BOOT, OTHER])])
 @in_virtual_time
-async def test_after_a_suspend_all_peers_are_dialled_again(
+async def test_all_peers_are_dialled_again_after_a_suspend(
     world: World, stood_still_s: float, cut: list[str]
 ) -> None:
     running = asyncio.ensure_future(world.peers().run())

@@ -78,9 +78,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     ],
     ids=["near", "elsewhere", "malformed"],
 )
-def test_private_addresses_are_told_to_who_names_where_this_machine_is_seen(
-    machine: Machine, question: bytes, told: bytes
-) -> None:
+def test_only_neighbours_are_told_private_addresses(machine: Machine, question: bytes, told: bytes) -> None:
     assert run_virtual(machine.told_to(question)) == told
 
 
@@ -98,7 +96,7 @@ def test_private_addresses_are_told_to_who_names_where_this_machine_is_seen(
     ],
     ids=["one", "malformed", "no private ones", "many"],
 )
-def test_a_neighbour_is_met_at_what_it_names_and_only_at_private_addresses(
+def test_a_neighbour_is_met_at_its_private_addresses(
     machine: Machine, answer: bytes, found: tuple[str, ...]
 ) -> None:
     machine.answer = answer

@@ -67,9 +67,7 @@ def reserved(*, status: int = 100, limit: bytes = b"") -> bytes:
         (Answering(varint(1 << 30), bytes(MAX_ANSWER_BYTES), bytes(MAX_ANSWER_BYTES)), "did not answer"),
     ],
 )
-def test_a_peer_that_refuses_cuts_circuits_or_answers_without_end_is_no_relay(
-    stream: Answering, reason: str
-) -> None:
+def test_a_peer_that_refuses_limits_or_floods_is_no_relay(stream: Answering, reason: str) -> None:
     with pytest.raises(PeerLost, match=reason):
         asyncio.run(ask_reservation(stream.dial, PEER, least_bytes=100, timeout_s=1.0))
 

@@ -59,9 +59,7 @@ served = as_test(with_server, given=2)
 
 
 @served
-async def test_streams_of_one_peer_share_a_connection_until_it_leaves_and_is_dialled_anew(
-    transport: LightTransport, server: Server
-) -> None:
+async def test_streams_share_a_connection_until_the_peer_leaves(transport: LightTransport, server: Server) -> None:
     streams = await asyncio.gather(*(transport.dial(server.peer_id, ECHO) for _ in range(8)))
     for number, stream in enumerate(streams):
         await stream.write(b"%d" % number)
@@ -180,9 +178,7 @@ async def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relay
 @needs_hivemind
 @pytest.mark.parametrize(("is_relay", "granted_bytes"), [(True, CIRCUIT_BYTES), (False, 128 << 10)])
 @in_swarm
-async def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_at_nodes_that_are_no_relay(
-    made: Swarm, is_relay: bool, granted_bytes: int
-) -> None:
+async def test_what_a_stranger_is_granted_for_a_circuit(made: Swarm, is_relay: bool, granted_bytes: int) -> None:
     """p2pd's default grants 4 GiB if it considers its address public."""
     node = await made.node(is_relay=is_relay)
     stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=made.boot))
