@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cosine_p2p.access import Access
 from cosine_p2p.client_memory import ClientMemory, SwarmMemory
-from cosine_p2p.dht.cells import DhtDirectory
+from cosine_p2p.dht.cells import DhtDirectory, FindMemory
 from cosine_p2p.dht.postings import PostingChecker, RecordOpener
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, order_peers
 from cosine_p2p.invitation import follow_invitations
@@ -193,8 +193,7 @@ async def _enter_light(
         network=access.network,
         opener=opener,
         membership=gate.membership,
-        note_found=memory.note_found,
-        recalled={(role, memory.target): found for role, found in recalled.items()},
+        memory=FindMemory({(role, memory.target): found for role, found in recalled.items()}, memory.note_found),
     )
     return transport, directory, identity
 

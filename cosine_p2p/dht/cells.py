@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -67,12 +67,19 @@ class Cells(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FindMemory:
+    """The records that an earlier run has found, by role and target, and what takes those that this one finds."""
+
+    recalled: Mapping[tuple[Role, str], list[NodeRecord]] = field(default_factory=dict)
+    note_found: NoteFound = lambda role, target, found: None
+
+
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
-    `note_addresses` gets the addresses of nodes, `note_found` the records found; `recalled` are records of an
-    earlier run. `dropped` counts refused records, `holders` the other nodes that held our record at the last
-    announcement.
+    `note_addresses` gets the addresses of nodes. `dropped` counts refused records, `holders` the other nodes that
+    held our record at the last announcement.
     """
 
     def __init__(
@@ -85,13 +92,11 @@ class DhtDirectory:
         opener: RecordOpener | None = None,
         membership: Membership | None = None,
         note_addresses: NoteAddresses = lambda peer_id, maddrs: None,
-        note_found: NoteFound = lambda role, target, found: None,
-        recalled: Mapping[tuple[Role, str], list[NodeRecord]] | None = None,
+        memory: FindMemory | None = None,
     ) -> None:
         self.dropped = 0
         self._note_addresses = note_addresses
-        self._note_found = note_found
-        self._recalled = recalled or {}
+        self._memory = memory or FindMemory()
         self.holders = 0
         self._look_ups = 0
         # By name: the cell that contains our record, and the time since when it is used.
@@ -157,7 +162,7 @@ class DhtDirectory:
         found = walk.found()
         for record in found:
             self._note_addresses(record.peer_id, record.addresses)
-        self._note_found(role, target, [sealed[record.peer_id, record.sequence] for record in found])
+        self._memory.note_found(role, target, [sealed[record.peer_id, record.sequence] for record in found])
         clocks, now_s = self._opener.clocks, self._clock()
         if not found and (problem := clocks.problem(now_s)):
             raise ClockOff(f"nobody was found, and {problem}")
@@ -166,7 +171,7 @@ class DhtDirectory:
         return found
 
     def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
-        return self._recalled.get((role, target))
+        return self._memory.recalled.get((role, target))
 
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write to the last cell; if `KEEP_CELL_S` has passed or it refuses, to the first cell with room."""

@@ -9,6 +9,7 @@ has standing, one of `EXPLORE_EVERY` requests first asks the stranger that annou
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
@@ -28,22 +29,32 @@ NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 Chance = Callable[[], float]  # Returns numbers from 0 to below 1, such as `random.Random(seed).random`.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What a client knows of verifiers by its own requests: measured times and levels of standing, by peer id.
+
+    Those `avoided` have failed recently or were found wrong.
+    """
+
+    rtts_s: Mapping[str, float] = field(default_factory=dict)
+    passes_s: Mapping[str, float] = field(default_factory=dict)
+    standing: Mapping[str, int] = field(default_factory=dict)
+    avoided: Collection[str] = ()
+
+
 def rank_verifiers(
     records: Iterable[NodeRecord],
+    experience: Experience,
     *,
     chance: Chance,
     dtype: str | None = None,
     only: str | None = None,
     trust: Collection[str] = (),
-    rtts_s: Mapping[str, float] = NOT_KNOWN,
-    passes_s: Mapping[str, float] = NOT_KNOWN,
-    standing: Mapping[str, int] = NO_LEVELS,
-    avoided: Collection[str] = (),
 ) -> tuple[NodeRecord, ...]:
     """The verifiers that may be asked, best first.
 
-    They are sorted by the level of `standing`, then by free capacity, then by the pass under load plus RTT. `dtype`
-    is an arithmetic or numerics. `rtts_s` and `passes_s` are measured, by peer id. Those `avoided` come last.
+    They are sorted by the level of standing, then by free capacity, then by the pass under load plus RTT. Avoided
+    ones come last. `dtype` is an arithmetic or numerics.
     """
     allowed = [
         record
@@ -54,9 +65,9 @@ def rank_verifiers(
     ]
     if not allowed:
         return ()
-    ranked = _ranked(
-        allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1)
-    )
+    passes_s, standing = experience.passes_s, experience.standing
+    earned_us, levels = _earned_passes_us(allowed, passes_s), dict.fromkeys(passes_s, 1)
+    ranked = _ranked(allowed, earned_us, experience.rtts_s, chance, levels=levels)
     measured_s = [passes_s[record.peer_id] for record in ranked if record.peer_id in passes_s]
     if any(standing.values()):
         ranked.sort(key=lambda record: -standing.get(record.peer_id, 0))
@@ -65,7 +76,7 @@ def rank_verifiers(
         fastest = min(strangers, key=lambda record: record.pass_us, default=None)
         if fastest is not None and fastest.pass_us < 1e6 * min(measured_s):
             ranked.sort(key=lambda record: record is not fastest)
-    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided))
+    return tuple(sorted(ranked, key=lambda record: record.peer_id in experience.avoided))
 
 
 def newcomer_among(

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.selection import Chance, pick_drafters, rank_verifiers
+from cosine_p2p.directory.selection import Chance, Experience, pick_drafters, rank_verifiers
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.session.auditing import Judge
 from cosine_p2p.session.delegation import may_delegate
@@ -246,20 +246,21 @@ class PeerSearch:
     def _ranked(self, found: Sequence[NodeRecord], *, are_recalled: bool = False) -> Candidates:
         now_s = asyncio.get_running_loop().time()
         peer_ids = [record.peer_id for record in found]
-        passes_s = self.shared.speeds.passes_s(peer_ids, now_s=now_s)
-        standing = self.shared.standings.levels(peer_ids, now_s=now_s)
+        experience = Experience(
+            rtts_s=self.shared.distances.measured(found, self.shared.links, VERIFY),
+            passes_s=self.shared.speeds.passes_s(peer_ids, now_s=now_s),
+            standing=self.shared.standings.levels(peer_ids, now_s=now_s),
+            avoided=self.shared.failures.avoided(now_s) | self.shared.standings.rejected(now_s),
+        )
         ranked = rank_verifiers(
             found,
+            experience,
             chance=self.chance,
             dtype=self.options.get("dtype"),
             only=self.options.get("verifier"),
             trust=self.options["trust"],
-            rtts_s=self.shared.distances.measured(found, self.shared.links, VERIFY),
-            passes_s=passes_s,
-            standing=standing,
-            avoided=self.shared.failures.avoided(now_s) | self.shared.standings.rejected(now_s),
         )
-        return Candidates(ranked, standing, passes_s, are_recalled)
+        return Candidates(ranked, experience.standing, experience.passes_s, are_recalled)
 
     @property
     def drafter_limit(self) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 from cosine_engine.base import Engine
 from cosine_engine.blocks.held_linear import hold
 from cosine_engine.constraints.grammars import Grammars
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.gguf.file import GgufFile
 from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.kv_pool import PagePool
@@ -211,7 +212,7 @@ WINDOWED_KIND: Final = _torch(
 )
 MODELS: Final[Mapping[str, Kind]] = {
     "torch": _torch(tiny_llama),
-    "torch with padded rows": _torch(tiny_llama, pads_rows=True),
+    "torch with padded rows": _torch(tiny_llama, padding=Padding(to_rectangle=True)),
     "weights in blocks": _torch(
         lambda: llama_of_blocks(StoredBlocks.ALL), lambda: llama_of_blocks(StoredBlocks.NONE)
     ),
@@ -242,7 +243,7 @@ ALL: Final[Mapping[str, Kind]] = {
 ATTENTIONS: Final[Mapping[str, Kind]] = {
     "windowed": _built(WINDOWED["Gemma2"]),
     **({"windowed and compiled": WINDOWED_KIND} if reads_float16() else {}),
-    "windowed with padded rows": _torch(lambda: build(WINDOWED["Gemma2"]()), pads_rows=True),
+    "windowed with padded rows": _torch(lambda: build(WINDOWED["Gemma2"]()), padding=Padding(to_rectangle=True)),
     "latent": _built(LATENT["DeepseekV3"]),
     "sharing": _built(SHARING["Gemma3n"]),
     "own attention": _built(OWN_ATTENTION["bloom"], PassWay.CACHED),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cosine_engine.base import Row
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.invariance_self_test import find_row_tiles
@@ -61,9 +62,8 @@ def continued(engine: TorchEngine, sequence: int, fed: Sequence[int], count: int
 @pytest.mark.parametrize("seed", soak_rest(range(4)))
 def test_random_walks_over_few_window_pages_equal_fresh_forwards(seed: int, name: str, pads_rows: bool) -> None:
     windows = WindowPages(pages=64, tokens=18 * PAGE_TOKENS, window_tokens=WINDOWED[name]().sliding_window)
-    engine = TorchEngine(
-        build(WINDOWED[name]()), pool_tokens=64 * PAGE_TOKENS, pads_rows=pads_rows, windows=windows
-    )
+    padding = Padding(to_rectangle=pads_rows)
+    engine = TorchEngine(build(WINDOWED[name]()), pool_tokens=64 * PAGE_TOKENS, padding=padding, windows=windows)
     walk = ForgetfulWalk(seed, engine, build(WINDOWED[name]()))
     walk.windows = windows
     check_walk(walk, seed, steps=30)
@@ -75,7 +75,7 @@ def test_what_is_left_behind_changes_no_bit_of_deterministic_passes() -> None:
     prompt = tokens_of(120, seed=2)
     outputs = []
     for pages in (6, POOL_PAGES):
-        engine, _ = an_engine("Gemma2", pages=pages, tiles=tiles)
+        engine, _ = an_engine("Gemma2", pages=pages, padding=Padding(tiles=tiles))
         sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
         for start in range(0, len(prompt), 24):
             result = engine.forward([Row.chain(sequence, prompt[start : start + 24])])[0]

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from cosine_engine.forward.attention import attend
+from cosine_engine.forward.attention import AttentionKernel, attend
 from cosine_engine.forward.pass_plan import DecoderPlan
 from cosine_engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
@@ -217,9 +217,9 @@ class EagleHead(nn.Module):
         """Return the layer's output [tokens, width] in a pass over the head's pool."""
 
         def attend_to_text(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            by_head = [x.transpose(0, 1)[None] for x in (query, key, value)]
-            scale = self.shape.head_width**-0.5
-            return attend(plan, 0, query=by_head[0], key=by_head[1], value=by_head[2], window=None, scale=scale)
+            query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
+            kernel = AttentionKernel(self.shape.head_width**-0.5)
+            return attend(plan, 0, query=query, key=key, value=value, window=None, kernel=kernel)
 
         output: Tensor = self(embedded, feature, self.angles(plan.position_ids[0], embedded.dtype), attend_to_text)
         return output

@@ -201,8 +201,7 @@ def packed_attention(
         key=key,
         value=value,
         window=window if isinstance(window, int) and window > 0 else None,
-        scale=width**-0.5 if scaling is None else scaling,
-        softcap=softcap,
+        kernel=AttentionKernel(width**-0.5 if scaling is None else scaling, softcap),
         sinks=s_aux,
     )
     if latents is not None:
@@ -218,8 +217,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     window: int | None,
-    scale: float,
-    softcap: float | None = None,
+    kernel: AttentionKernel,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Write a layer's keys and values to the pool, and return its attention [tokens, heads * value width].
@@ -230,14 +228,13 @@ def attend(
     plan.check()
     pages = _write(plan, layer, key, value, window)
     # PyTorch's fused kernels do not materialise scores, but require keys as wide as values.
-    is_fused = softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
+    is_fused = kernel.softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
     found = plan.calls(window)
     calls, order, tiles = found.calls, found.order, plan.attention_tiles
     group = query.shape[1] // pages.keys.shape[1]
     # Row tiles were measured for the fused kernel only.
     if tiles is not None and not is_fused:
         tiles = FIXED_TILES
-    kernel = AttentionKernel(scale, softcap)
     by_token = query[0].transpose(0, 1)
     outputs = []
     for call in calls:

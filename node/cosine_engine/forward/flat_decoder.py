@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_engine.context_length import STRETCHED_ROPES
-from cosine_engine.forward.attention import attend
+from cosine_engine.forward.attention import AttentionKernel, attend
 from cosine_engine.forward.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
 from cosine_engine.forward.pass_plan import DecoderPlan
 from cosine_engine.forward.row_tiles import RowKernel
@@ -86,7 +86,7 @@ class _DecoderLayer:
     heads: int
     key_heads: int
     width: int
-    scale: float
+    kernel: AttentionKernel
     window: int | None
     input_norm: Rows
     query_key_value: _Linear
@@ -105,7 +105,7 @@ class _DecoderLayer:
             heads=attention.q_proj.out_features // width,
             key_heads=attention.k_proj.out_features // width,
             width=width,
-            scale=attention.scaling,
+            kernel=AttentionKernel(attention.scaling),
             window=window_of(attention),
             input_norm=_norm_of(layer.input_layernorm),
             query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
@@ -138,7 +138,7 @@ class _DecoderLayer:
             key=key,
             value=value.transpose(0, 1)[None],
             window=self.window,
-            scale=self.scale,
+            kernel=self.kernel,
         )
 
 

@@ -16,7 +16,7 @@ from cosine_engine.forward.partial_model import part_of
 from cosine_engine.forward.pass_features import PassFeatures
 from cosine_engine.forward.pass_model import PassModel
 from cosine_engine.forward.pass_plan import DecoderPlan, PassPlan, PathPlan, stale_slots
-from cosine_engine.forward.row_tiles import RowTileSet, tile_experts
+from cosine_engine.forward.row_tiles import Padding, RowTileSet, tile_experts
 from cosine_engine.kv_pool import WindowPages
 from cosine_engine.tree import Feeds, SequenceTree
 
@@ -25,9 +25,8 @@ class PackedModel(PassModel):
     """Wraps a causal LM for packed passes over a pool of `slots` token slots.
 
     The model is switched to `cosine_packed` attention and eval mode, and one token allocates the pool.
-    With `pads_rows`, short rows are padded to a rectangle, and passes of known decoders to shape buckets with CUDA
-    graphs. Default: on CUDA. With `tiles` (`invariance_self_test`), the model is deterministic: a token's logits
-    depend bit for bit only on its own path; rows are then padded to these tiles and never to rectangles.
+    With rectangles, passes of known decoders are padded to shape buckets with CUDA graphs. With `padding.tiles`
+    (`invariance_self_test`), the model is deterministic: a token's logits depend bit for bit only on its own path.
     The pool holds the latents of layers with latent attention.
     Layers with a sliding window use the pages of `windows`, if given. Raises `UnsupportedModel`.
     """
@@ -39,8 +38,7 @@ class PackedModel(PassModel):
         model: Any,
         *,
         slots: int,
-        pads_rows: bool | None = None,
-        tiles: RowTileSet | None = None,
+        padding: Padding | None = None,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
@@ -48,6 +46,8 @@ class PackedModel(PassModel):
         self.flat = FlatDecoder.of(model)
         features = PassFeatures(model, feature_layers, slots=slots, is_flat=self.flat is not None)
         super().__init__(model, KvStore(slots=slots, windows=windows), features)
+        padding = padding or Padding()
+        pads_rows, tiles = padding.to_rectangle, padding.tiles
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
         self._graphs: CudaGraphs | None = None

@@ -99,6 +99,14 @@ class RowTileSet:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """How the rows of a pass are padded: short ones to one rectangle (default: on CUDA), or all to `tiles`."""
+
+    to_rectangle: bool | None = None
+    tiles: RowTileSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RowKernel:
     """A function from [rows, width] to [rows, any] that computes each row independently except for rounding."""
 

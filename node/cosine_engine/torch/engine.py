@@ -12,7 +12,7 @@ from cosine_engine import logits_engine
 from cosine_engine.base import Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.forward.pass_features import KeptFeatures
-from cosine_engine.forward.row_tiles import RowTileSet
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.forward.support import context_tokens, numerics
 from cosine_engine.kv_pool import PagePool, WindowPages
 from cosine_engine.logits_engine import LogitsEngine
@@ -46,12 +46,11 @@ class TorchEngine(LogitsEngine):
         way: PassWay = PassWay.PACKED,
         known: KnownTokens = ALL_TOKENS,
         grammars: Grammars | None = None,
-        pads_rows: bool | None = None,
-        tiles: RowTileSet | None = None,
+        padding: Padding | None = None,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
-        """`PackedModel` describes `pads_rows`, `tiles`, `windows` and `feature_layers`.
+        """`PackedModel` describes `padding`, `windows` and `feature_layers`.
 
         Without `windows`, which require packed passes, layers with a sliding window hold all tokens.
         """
@@ -59,17 +58,17 @@ class TorchEngine(LogitsEngine):
         self._passes = way.pass_model(
             model,
             slots=pool.capacity_tokens,
-            pads_rows=pads_rows,
-            tiles=tiles,
+            padding=padding,
             windows=windows,
             feature_layers=feature_layers,
         )
+        is_deterministic = way is PassWay.COMPILED or (padding is not None and padding.tiles is not None)
         super().__init__(
             pool,
             sampling,
             vocab_tokens=self._passes.vocab_tokens,
             context_tokens=context_tokens(model.config),
-            numerics=numerics(model) + (DETERMINISTIC if tiles is not None or way is PassWay.COMPILED else ""),
+            numerics=numerics(model) + (DETERMINISTIC if is_deterministic else ""),
             known=known,
             grammars=grammars,
         )

@@ -23,6 +23,7 @@ from cosine_engine.forward.row_tiles import (
     FIXED_ROWS,
     MOST_ROWS,
     VECTOR,
+    Padding,
     RowKernel,
     RowTiles,
     RowTileSet,
@@ -117,7 +118,7 @@ def find_row_tiles(model: Any) -> RowTileSet:
     refused = f"--deterministic is not possible for models of type '{model.config.model_type}' on {model.device}"
     with torch.inference_mode():
         tiles = _measured_tiles(model)
-        packed = PackedModel(model, slots=POOL_TOKENS, tiles=tiles)
+        packed = PackedModel(model, slots=POOL_TOKENS, padding=Padding(tiles=tiles))
         group = variant_group(packed)
     if group is not None:
         raise UsageError(f"{refused}: in a self-test {group} gave other logits than alone; drop the option.")

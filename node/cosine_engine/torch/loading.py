@@ -33,6 +33,7 @@ from cosine_engine.compiled.model import hold_as_stored, is_known_kind
 from cosine_engine.forward.flat_decoder import layers_of
 from cosine_engine.forward.partial_model import copy_out_of_files, part_class
 from cosine_engine.forward.pass_features import feature_bytes
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.forward.support import (
     context_tokens,
     first_line,
@@ -127,7 +128,7 @@ def load_engine(files: ModelFiles, how: LoadOptions) -> TorchEngine:
             way=way,
             known=how.known,
             grammars=how.grammars,
-            tiles=tiles,
+            padding=Padding(tiles=tiles),
             windows=windows,
             feature_layers=how.feature_layers,
         )

@@ -69,15 +69,26 @@ class Branch:
     rarity: int = USUAL_RARITY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRules:
+    """How a drafter drafts for all its requests.
+
+    held_passes: Number of passes for which distant and unlikely nodes may be held back.
+    measures_prompt: The first row asks for the likelihood of the prompt.
+    rereads: Feed drafted tokens again after their commit, and drop the drafts below.
+    """
+
+    held_passes: int = 0
+    measures_prompt: bool = True
+    rereads: bool = False
+
+
 class DraftTree:
     """The live tree of a drafter. Its root is the last known token; drafting begins with `assign`.
 
     `plan` returns the row to feed, `absorb` takes its result. Known tokens that are not yet in the engine's prefix
     (`take_kept`) are nodes too.
 
-    held_passes: Number of passes for which distant and unlikely nodes may be held back.
-    measures_prompt: The first row asks for the likelihood of the prompt.
-    rereads: Feed drafted tokens again after their commit, and drop the drafts below.
     counts: Counts of committed tokens and first choices.
     guide: Tokens that it forces are drafted and fed in the same pass.
     """
@@ -89,9 +100,7 @@ class DraftTree:
         committed: Sequence[int],
         calibration: Calibration,
         *,
-        held_passes: int = 0,
-        measures_prompt: bool = True,
-        rereads: bool = False,
+        rules: DraftRules,
         counts: DrafterCounts | None = None,
         guide: Guide | None = None,
     ) -> None:
@@ -101,8 +110,7 @@ class DraftTree:
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)
         self._calibration = calibration
-        self._held_passes = held_passes
-        self._rereads = rereads
+        self._rules = rules
         # A fed node at the assigned depth has children one deeper.
         max_depth = MAX_TREE_DEPTH + 1
         self._tree = LiveTree(d_0, last_token=prompt[-1], max_nodes=MAX_NODES, max_depth=max_depth)
@@ -117,7 +125,7 @@ class DraftTree:
         self._counts = counts or DrafterCounts()
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
-        self._wants_nll = measures_prompt
+        self._wants_nll = rules.measures_prompt
         self.advance(0, committed)
 
     @property
@@ -242,7 +250,7 @@ class DraftTree:
         is_urgent = any(
             node.position - self._tree.root.position <= URGENT_DEPTH or self._is_expected(node) for node in grown
         )
-        if is_urgent or self._passes_unsent > self._held_passes or not self._frontier():
+        if is_urgent or self._passes_unsent > self._rules.held_passes or not self._frontier():
             return self._flush()
         return None
 
@@ -273,7 +281,7 @@ class DraftTree:
                 self._name(committed, self._states[root].log_path_probability)
             self._known.append(committed)
             self._sent.discard(committed)
-        if self._rereads:
+        if self._rules.rereads:
             self._begin_drafts_again(tokens[known:])
         self._place = None if self._guide is None else self._guide.place(self._output)
         return self._regrow()

@@ -13,7 +13,7 @@ from cosine_engine.base import Engine, Row, RowResult
 from cosine_engine.constraints.grammars import guide_of
 from cosine_engine.curve import CostCurve
 from cosine_engine.models.unloading import WaitForWork
-from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftRules, DraftTree
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.runner import Runner
@@ -69,8 +69,8 @@ MAX_MANDATE_USES: Final = 4
 """A verifier reconnects after a failure; more often would waste the drafter's work."""
 MAX_TOLD: Final = 256
 """Maximum number of released requests whose clients may still report acceptance."""
-HELD_PASSES: Final = 2
-"""Saves two thirds of the fragments and signatures of nodes that are not urgent."""
+RULES: Final = DraftRules(held_passes=2)
+"""Two passes save two thirds of the fragments and signatures of nodes that are not urgent."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
 """Bounds the send buffer of a slow client: some hundred outdated fragments."""
 
@@ -235,7 +235,7 @@ class DrafterService:
             request.prompt,
             message.committed,
             self._calibration,
-            held_passes=HELD_PASSES,
+            rules=RULES,
             counts=self.counts,
             guide=guide_of(self._engine.grammars, request.sampling),
         )

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from cosine_engine.base import Engine, OutOfPages, Row, TargetActivations
 from cosine_engine.constraints.grammars import guide_of
 from cosine_engine.curve import CostCurve
-from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftRules, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.learned_curve import LearnedCurve
@@ -74,6 +74,7 @@ class HomeDrafter:
         self._texts: dict[VerifierRequest, HomeText] = {}
         self._given_up: set[VerifierRequest] = set()
         self._ended: list[HomeText] = []
+        self._rules = DraftRules(measures_prompt=False, rereads=target is not None)
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         # Initial values, outweighed after some fifty tokens. A small general model was right at 0.41 to 0.49 of
         # positions; of a head's tree the first level at 0.76 to 0.82, the next at 0.58 to 0.64 (SmolLM2,
@@ -166,9 +167,8 @@ class HomeDrafter:
             prompt,
             request.output,
             self._calibration,
+            rules=self._rules,
             counts=counts,
-            measures_prompt=False,
-            rereads=self._target is not None,
             guide=None if self._target is not None else guide_of(self._engine.grammars, asked.sampling),
         )
         tree.assign(Branch(tree.digest, levels, self._width, MAX_WINDOW_NODES, rarity))

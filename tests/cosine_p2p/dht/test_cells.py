@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cosine_lab.emulation.memory_directory import MemoryCells
-from cosine_p2p.dht.cells import DhtDirectory, Placement, SealedRecord
+from cosine_p2p.dht.cells import DhtDirectory, FindMemory, Placement, SealedRecord
 from cosine_p2p.dht.postings import (
     ENTRY_BYTES,
     Posting,
@@ -278,7 +278,8 @@ def test_found_records_are_reported_with_their_signatures() -> None:
     clock, told = Clock(NOW_S), list[SealedRecord]()
     cells = MemoryCells(network=NETWORK, clock=clock)
     fill(cells, clock, [1, 2])
-    ours = DhtDirectory(cells, OWNER, network=NETWORK, clock=clock, note_found=lambda *found: told.extend(found[2]))
+    memory = FindMemory(note_found=lambda *found: told.extend(found[2]))
+    ours = DhtDirectory(cells, OWNER, network=NETWORK, clock=clock, memory=memory)
     found = asyncio.run(ours.find(Role.DRAFTER, TARGET))
     checker = PostingChecker(NETWORK, RecordOpener())
     assert found == [checker.open(one.data, cell=one.cell, owner=one.owner, now_s=clock()) for one in told]

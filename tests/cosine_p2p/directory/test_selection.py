@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
+    Experience,
     pick_drafters,
     rank_verifiers,
 )
@@ -24,8 +25,16 @@ def record(number: int, **changes: Any) -> NodeRecord:
     return record_of(PEERS[number], now_s=0.0, **changes)
 
 
-def ranked(records: Iterable[NodeRecord], *, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
-    return rank_verifiers(records, chance=random.Random(seed).random, **options)
+def ranked(
+    records: Iterable[NodeRecord],
+    *,
+    seed: int = 0,
+    only: str | None = None,
+    trust: Sequence[str] = (),
+    **experience: Any,
+) -> tuple[NodeRecord, ...]:
+    chance = random.Random(seed).random
+    return rank_verifiers(records, Experience(**experience), chance=chance, only=only, trust=trust)
 
 
 def picked(records: Iterable[NodeRecord], *, limit: int, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:

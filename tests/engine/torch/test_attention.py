@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosine_engine.base import PREFIX, Row
 from cosine_engine.forward import attention
-from cosine_engine.forward.attention import attend, packed_attention
+from cosine_engine.forward.attention import AttentionKernel, attend, packed_attention
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.pass_plan import (
     AttentionMask,
@@ -110,9 +110,8 @@ def test_packed_attention_in_pieces_equals_attention_one_by_one(
         plan = PathPlan(feeds, store=plan.store, device=query.device, tiles=TILES)
         # A token that pads the pass.
         query, key, value = (torch.cat([rows, torch.full_like(rows[:, :, :1], 9.0)], 2) for rows in tensors())
-    output = attend(
-        plan, 0, query=query, key=key, value=value, window=window, scale=SCALE, softcap=softcap, sinks=sinks
-    )
+    kernel = AttentionKernel(SCALE, softcap)
+    output = attend(plan, 0, query=query, key=key, value=value, window=window, kernel=kernel, sinks=sinks)
     assert len(output) == query.shape[2]
     torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
 
@@ -141,7 +140,7 @@ def test_a_long_prompt_keeps_few_scores_at_a_time(monkeypatch: pytest.MonkeyPatc
     plan.calls(None)
     plan.store.layer(0, key, value)
     with LargestTensor() as largest:
-        attend(plan, 0, query=query, key=key, value=value, window=None, scale=SCALE, softcap=50.0)
+        attend(plan, 0, query=query, key=key, value=value, window=None, kernel=AttentionKernel(SCALE, 50.0))
     assert largest.numbers <= max(10_000, heads * tokens * WIDTH)
 
 

@@ -12,6 +12,7 @@ from cosine_engine.compiled.model import CompiledModel
 from cosine_engine.forward.flat_decoder import FlatDecoder
 from cosine_engine.forward.packed_model import PackedModel
 from cosine_engine.forward.pass_model import PassModel
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.torch.load_self_test import check_exactness, find_way
 from cosine_engine.torch.pass_way import PassWay
 from cosine_engine.tree import SequenceTree
@@ -91,7 +92,7 @@ def _pass(packed: PassModel, contexts: list[int]) -> torch.Tensor:
 
 def test_features_of_padded_passes_lie_in_the_slots_of_their_tokens() -> None:
     padded, in_place = (
-        PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows, feature_layers=(0, 1, 2))
+        PackedModel(tiny_llama(), slots=400, padding=Padding(to_rectangle=pads_rows), feature_layers=(0, 1, 2))
         for pads_rows in (True, False)
     )
     for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):

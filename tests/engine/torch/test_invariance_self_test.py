@@ -14,6 +14,7 @@ from torch import Tensor
 from cosine_engine.forward.row_tiles import (
     FIXED_ROWS,
     TRIED_ROWS,
+    Padding,
     RowKernel,
     RowTiles,
     measure_tiles,
@@ -32,7 +33,7 @@ def differences(config: Any, *, is_deterministic: bool, requests: int) -> int:
     """Return the number of requests with other results together than alone, in bfloat16."""
     model = build(config).to(torch.bfloat16)
     tiles = find_row_tiles(model) if is_deterministic else None
-    engine = TorchEngine(model, pool_tokens=4096, tiles=tiles)
+    engine = TorchEngine(model, pool_tokens=4096, padding=Padding(tiles=tiles))
     asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1)
     for one in asked:
         one.expected = serve_alone(engine, one, 8)

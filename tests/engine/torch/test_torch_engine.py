@@ -8,6 +8,7 @@ import torch
 
 from cosine_engine.base import OutOfMemory, PassAbandoned, Row
 from cosine_engine.compiled import layers
+from cosine_engine.forward.row_tiles import Padding
 from cosine_engine.torch.engine import TorchEngine
 from cosine_engine.torch.pass_way import PassWay
 from cosine_protocol.request import Sampling
@@ -21,7 +22,7 @@ from tests.engine.tiny_models import WINDOWED, build, tiny_llama
 @pytest.mark.parametrize("make", [tiny_llama, lambda: build(WINDOWED["Gemma2"]())], ids=["Llama", "Gemma2"])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_walks_on_a_gpu_equal_fresh_forwards_on_the_cpu(seed: int, make: Callable[[], Any]) -> None:
-    engine = TorchEngine(make().to("cuda"), pool_tokens=1024, pads_rows=True)
+    engine = TorchEngine(make().to("cuda"), pool_tokens=1024, padding=Padding(to_rectangle=True))
     check_walk(Walk(seed, engine, make()), seed)
 
 

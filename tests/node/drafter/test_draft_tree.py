@@ -13,6 +13,7 @@ from cosine_node.drafter.draft_tree import (
     URGENT_DEPTH,
     USUAL_RARITY,
     Branch,
+    DraftRules,
     DraftTree,
 )
 from cosine_node.passes.counts import DrafterCounts
@@ -29,9 +30,12 @@ VOCAB = 12
 def tree_of(
     prompt: tuple[int, ...] = (1, 2, 3),
     committed: tuple[int, ...] = (),
+    *,
+    held_passes: int = 0,
     **options: Any,
 ) -> DraftTree:
-    return DraftTree(D_0, prompt, committed, Calibration(), **options)
+    rules = DraftRules(held_passes=held_passes)
+    return DraftTree(D_0, prompt, committed, Calibration(), rules=rules, **options)
 
 
 def branch(base: bytes = D_0, *, depth: int = 8, width: int = 4, window: int = 64, rarity: int = 100) -> Branch:
