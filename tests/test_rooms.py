@@ -44,6 +44,24 @@ MAX_MODULES: Final = 18
 MAX_LINES: Final = 60
 """Of a function besides its docstring: what a reader sees at a glance on a screen."""
 
+MAX_PARAMETERS: Final = 8
+"""Of a function besides `self`: more are values that deserve a name."""
+WIDE: Final = {
+    # Commands, whose parameters are their options.
+    "lab/cosine_lab/commands/bench.py:here",
+    "lab/cosine_lab/commands/simulate.py:simulate",
+    "node/cosine_node/cli/plan.py:plan",
+    "tui/cosine_tui/cli.py:monitor",
+    # The public interface.
+    "cosine_p2p/client.py:__init__",
+    "cosine_p2p/network.py:joining",
+    # A signature of transformers, and kernels that numba compiles.
+    "node/cosine_engine/forward/attention.py:packed_attention",
+    "node/cosine_engine/kernels/tiles.py:run",
+    "node/cosine_engine/kernels/tiles.py:add_tile",
+}
+"""Functions that may have more."""
+
 MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
 OF_TORCH: Final = tuple(
     ROOT / "node" / place
@@ -209,6 +227,17 @@ def test_a_function_is_seen_at_a_glance(package: str) -> None:
                 if lines > MAX_LINES:
                     long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
     assert long == {}
+
+
+def test_a_function_has_few_parameters() -> None:
+    wide = set()
+    for path in (path for place in PACKAGES.values() for path in _modules_in(place)):
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                if sum(each.arg not in ("self", "cls") for each in named) > MAX_PARAMETERS:
+                    wide.add(f"{path.relative_to(ROOT)}:{node.name}")
+    assert wide == WIDE
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -13,6 +13,7 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient, Lifetime
 from cosine_p2p.request.results import Generation
@@ -37,7 +38,7 @@ async def with_client(
     published: GenerationDefaults | None = None,
     **options: Any,
 ) -> Any:
-    async with SimulatedSwarm(generation_defaults=published) as swarm:
+    async with SimulatedSwarm(facts=facts_of(generation_defaults=published)) as swarm:
         await swarm.verifier(target_engine())
         await swarm.drafter(draft_engine(0.9))
         return await use(await swarm.client(**options))

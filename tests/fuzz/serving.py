@@ -19,6 +19,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.passes.runner import ServedEngine
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.admission import VerifierConfig
@@ -197,9 +198,7 @@ async def _verify(data: bytes, *, audits: bool) -> None:
     engine = ScriptedEngine()
     transport = MemoryNetwork(one_way_s=0.001).join(SERVER.peer_id)
     service = VerifierService(
-        engine=engine,
-        runner=InlineRunner(engine, FLAT),
-        curve=FLAT,
+        ServedEngine(engine=engine, runner=InlineRunner(engine, FLAT), curve=FLAT),
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, max_requests=2),
         coordinator=RequestCoordinator(transport, offload=call_at_once, clock=lambda: NOW_S),
@@ -212,9 +211,7 @@ async def _verify(data: bytes, *, audits: bool) -> None:
 async def _draft(data: bytes) -> None:
     engine = ScriptedEngine()
     service = DrafterService(
-        engine=engine,
-        runner=InlineRunner(engine, FLAT),
-        curve=FLAT,
+        ServedEngine(engine=engine, runner=InlineRunner(engine, FLAT), curve=FLAT),
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, max_requests=2),
         clock=lambda: NOW_S,

@@ -14,6 +14,7 @@ from cosine_engine.curve import CostCurve
 from cosine_gateway.http.app import GatewayOptions, make_app
 from cosine_gateway.http.server import listening, serve_app, url_of
 from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.advice.own_machine import OwnMachine
 from cosine_p2p.client import AsyncClient
@@ -51,7 +52,8 @@ async def letter_swarm(
     **config: Any,
 ) -> AsyncIterator[SimulatedSwarm]:
     """Verifiers, and a drafter that is right nine times in ten; `config` is for the verifiers."""
-    async with SimulatedSwarm(one_way_s=0.001, codec=ChatLetters(), generation_defaults=published) as swarm:
+    facts = facts_of(generation_defaults=published)
+    async with SimulatedSwarm(one_way_s=0.001, codec=ChatLetters(), facts=facts) as swarm:
         for _ in range(verifiers):
             await swarm.verifier(target_engine(), curve=curve, **config)
         await swarm.drafter(draft_engine(0.9), curve=QUICK)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from tests.engine.letter_grammars import END, LETTERS, letter_grammars
 from tests.gateway.gateways import QUICK, ChatLetters
@@ -26,6 +27,6 @@ class JsonLetters(ChatLetters):
 async def json_swarm(**_: Any) -> AsyncIterator[SimulatedSwarm]:
     """A verifier that obeys constraints, alone."""
     engine = ScriptedEngine(vocab_tokens=END + 1, grammars=letter_grammars())
-    async with SimulatedSwarm(one_way_s=0.001, codec=JsonLetters(), eos=(END,)) as swarm:
+    async with SimulatedSwarm(one_way_s=0.001, codec=JsonLetters(), facts=facts_of((END,))) as swarm:
         await swarm.verifier(engine, curve=QUICK)
         yield swarm

@@ -8,6 +8,7 @@ from cosine_engine.base import Choice
 from cosine_engine.tree import SequenceTree
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -77,7 +78,7 @@ def played_swarm(play: Play) -> Any:
 
     @asynccontextmanager
     async def swarm_of(**_: Any) -> AsyncIterator[SimulatedSwarm]:
-        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(TEMPLATE), eos=(END,)) as swarm:
+        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(TEMPLATE), facts=facts_of((END,))) as swarm:
             await swarm.verifier(Player(play), curve=QUICK)
             yield swarm
 

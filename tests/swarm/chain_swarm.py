@@ -26,6 +26,7 @@ from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import StagedEngine
 from cosine_node.chains.finder import ChainFinder
 from cosine_node.chains.known_stages import ChainNeeds
+from cosine_node.passes.runner import PassSpeed, ServedEngine
 from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.served_chain import ChainBooks, QueuedFeed, ServedChain
@@ -245,16 +246,13 @@ class ChainSwarm:
         self.swarm._stack.push_async_callback(checks.close)
         runner = StageChain(engine, finder, curve=curve, checks=checks)
         self.service = service = VerifierService(
-            engine=engine,
-            runner=runner,
-            curve=CURVE,
+            ServedEngine(engine=engine, runner=runner, curve=CURVE, speed=PassSpeed(curve, now_s=0.0)),
             identity=identity,
             config=VerifierConfig(
                 target_digest=self.swarm.facts.digest(), tokenizer_digest=DIGEST, max_requests=16
             ),
             chain=runner,
         )
-        service.pass_s = curve.seconds(1)
         machine = SimulatedMachine(engine, curve, runner=runner)
         return await self.swarm._add(identity, transport, service, engine, machine, Role.VERIFIER, "target", curve)
 

@@ -11,7 +11,8 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
-from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedMember, SimulatedSwarm
+from cosine_lab.simulation.records import facts_of
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedHome, SimulatedMember, SimulatedSwarm
 from cosine_node.passes.runner import Pass
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
@@ -116,10 +117,11 @@ async def generated(
     `home` creates the verifiers' own drafters. With `is_lost` there is one more verifier, and the first vanishes
     during the text. `client` has options of the client, `options` those of the swarm and of the text.
     """
-    scene = {name: options.pop(name) for name in ("one_way_s", "eos", "codec") if name in options}
-    async with SimulatedSwarm(**scene) as swarm:
+    scene = {name: options.pop(name) for name in ("one_way_s", "codec") if name in options}
+    async with SimulatedSwarm(facts=facts_of(options.pop("eos", ())), **scene) as swarm:
         served = [
-            await swarm.verifier(target(), home_engine=home() if home else None) for _ in range(verifiers + is_lost)
+            await swarm.verifier(target(), home=SimulatedHome(home()) if home else None)
+            for _ in range(verifiers + is_lost)
         ]
         for number, engine in enumerate(drafters):
             await swarm.drafter(engine, domain=f"domain-{number}")

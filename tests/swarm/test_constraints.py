@@ -12,6 +12,7 @@ from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
@@ -136,11 +137,11 @@ async def over_stages(*last: Callable[[], ScriptedEngine], is_lost: bool = False
 
     With `is_lost` the first of these vanishes during the text.
     """
-    async with SimulatedSwarm(eos=(END,)) as swarm:
+    async with SimulatedSwarm(facts=facts_of((END,))) as swarm:
         first, behind = even_parts(2)
         stages = [await swarm.stage(first, constrained_engine, curve=STAGE_CURVE)]
         stages += [await swarm.stage(behind, whole, curve=STAGE_CURVE) for whole in last]
-        await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
+        await swarm.head(Ring(stages=stages, traversal_s=0.04), constrained_engine())
         await swarm.drafter(constrained_engine(0.8, 1, waits=False))
         client = await swarm.client(timeout_s=60.0)
         run = await client.start(PROMPT, max_new_tokens=TOKENS, seed=7, **options)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
@@ -140,7 +140,7 @@ def test_a_drafter_shapes_its_own_scores_alike() -> None:
 @in_a_swarm
 async def test_a_shaped_text_is_continued_and_audited(swarm: SimulatedSwarm, coordination: str) -> None:
     prompt = prompt_of(random.Random("failover"))
-    verifiers = [await swarm.verifier(target_engine(), home_engine=draft_engine(0.7)) for _ in range(3)]
+    verifiers = [await swarm.verifier(target_engine(), home=SimulatedHome(draft_engine(0.7))) for _ in range(3)]
     await swarm.drafter(draft_engine(0.9))
     client = await swarm.client(strategy="cosine", audit=1.0, coordination=coordination)
     run = await heard(await client.start(prompt, max_new_tokens=TOKENS, seed=7, **SHAPED), losing=verifiers)

@@ -30,6 +30,7 @@ from cosine_engine.llama.library import is_installed
 from cosine_engine.paged import PagedEngine
 from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.chains.engine import StagedEngine
 from cosine_node.stages.host import StageEngine
@@ -101,7 +102,7 @@ async def swarm_texts(
     eos: Sequence[int] = (),
 ) -> tuple[list[list[int]], int, int]:
     """Return the texts of concurrent requests, and the numbers of accepted drafts and preempted requests."""
-    async with SimulatedSwarm(codec=codec, eos=tuple(eos)) as swarm:
+    async with SimulatedSwarm(codec=codec, facts=facts_of(tuple(eos))) as swarm:
         verifier = await swarm.verifier(engine, curve=FLAT, max_requests=len(prompts))
         for wrong_at, domain in enumerate(("code", "math")):
             drafter = TextDrafter(known, vocab_tokens=engine.vocab_tokens, wrong_at=wrong_at)

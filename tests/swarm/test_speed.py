@@ -14,7 +14,7 @@ import pytest
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import TOKEN_BYTES
-from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedMember, SimulatedSwarm
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
@@ -65,7 +65,7 @@ async def asked(
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
         verifier_options: dict[str, Any] = {} if curve is None else {"curve": curve}
         if head is not None:
-            verifier_options |= {"home_engine": draft_engine(0.85, 9), "home_curve": head}
+            verifier_options |= {"home": SimulatedHome(draft_engine(0.85, 9), head)}
         verifier = await swarm.verifier(target_engine(), **verifier_options)
         drafters = [await swarm.drafter(draft_engine(f, n), domain=f"d{n}") for n, f in enumerate(fidelities)]
         sharing = asyncio.ensure_future(share_processor(verifier, drafters, share=share))

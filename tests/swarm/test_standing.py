@@ -91,7 +91,11 @@ async def outcome(
             identity = numbered_identity(next(keys))
             addresses[identity.peer_id] = ONE_RANGE
             engine = make_liar() if ring is None else target_engine()
-            present[identity.peer_id] = await swarm.verifier(engine, identity=identity, curve=FAST, ring=ring)
+            present[identity.peer_id] = await (
+                swarm.verifier(engine, identity=identity, curve=FAST)
+                if ring is None
+                else swarm.head(ring, engine, identity=identity)
+            )
 
         for _ in range(liars):
             await add_liar()

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.replies.parts import CallBegun
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
@@ -27,7 +28,7 @@ def chat(tools: dict[str, Any], **options: Any) -> Chat:
 @in_virtual_time
 async def generated(asked: Chat, *, fidelity: float = 0.0, **options: Any) -> tuple[list[Chunk], Generation]:
     """Generate a reply, with a drafter of a fidelity if it is not 0."""
-    async with SimulatedSwarm(one_way_s=0.005, codec=CODEC, eos=(END,)) as swarm:
+    async with SimulatedSwarm(one_way_s=0.005, codec=CODEC, facts=facts_of((END,))) as swarm:
         await swarm.verifier(calling_engine())
         if fidelity:
             await swarm.drafter(calling_engine(fidelity, waits=False))

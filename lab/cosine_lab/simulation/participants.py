@@ -15,10 +15,12 @@ from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_lab.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.report import EventLog, NodeUse
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
-from cosine_lab.simulation.swarm import SimulatedMember, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedMember, SimulatedSwarm
+from cosine_lab.simulation.verifiers import Policy
 from cosine_lab.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
@@ -82,7 +84,7 @@ class Participants:
             MemoryNetwork(
                 routes=self._links().route, round_trips=lambda peer_id: of_client if peer_id in clients else FULL
             ),
-            eos=self.workload.eos,
+            facts=facts_of(self.workload.eos),
             directory_of=SimulatedDht().directory,
             emulated=scenario.profile,
             place_seed=scenario.seed if self.settle_s else None,
@@ -233,18 +235,22 @@ class Participants:
         if node < scenario.verifiers:
             kind = self.strategies[scenario.strategy]
             is_full = self.plan.affects(FaultKind.OVERLOAD, node)
-            options = {"max_requests": 0 if is_full else scenario.max_requests, **self.verifier_options}
-            self._nodes[node] = await self.swarm.verifier(
-                self.workload.target(node),
-                curve=scenario.curve(Role.VERIFIER),
-                identity=identity,
-                home_engine=self.workload.home(node) if scenario.home else None,
-                home_curve=scenario.curve(Role.DRAFTER),
-                coordination=kind if kind.is_delegable else None,
-                is_stepped=isinstance(kind, SteppedKind),
-                ring=self._ring if scenario.stages else None,
-                **options,
-            )
+            drafter = self.workload.home(node) if scenario.home else None
+            options = {
+                "identity": identity,
+                "home": None if drafter is None else SimulatedHome(drafter, scenario.curve(Role.DRAFTER)),
+                "coordination": kind if kind.is_delegable else None,
+                "max_requests": 0 if is_full else scenario.max_requests,
+                **self.verifier_options,
+            }
+            if isinstance(kind, SteppedKind):
+                options["policy"] = Policy(is_stepped=True)
+            whole = self.workload.target(node)
+            if scenario.stages:
+                self._nodes[node] = await self.swarm.head(self._ring, whole, **options)
+            else:
+                curve = scenario.curve(Role.VERIFIER)
+                self._nodes[node] = await self.swarm.verifier(whole, curve=curve, **options)
             return
         index = node - scenario.verifiers
         is_overheard = "replay" in self.plan.lies

@@ -4,8 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
 from types import TracebackType
@@ -22,11 +21,11 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
+from cosine_lab.simulation.records import LIFETIME_S, RECORD, TARGET, facts_of
 from cosine_lab.simulation.stages import Ring, RingFinder, SimulatedStage
-from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
+from cosine_lab.simulation.verifiers import Policy, verifier_class
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.passes.runner import Runner
+from cosine_node.passes.runner import PassSpeed, Runner, ServedEngine
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_node.verifier.admission import VerifierConfig
@@ -45,7 +44,7 @@ from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.discover import STATUS
 from cosine_protocol.draft import DRAFT
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import GenerationDefaults, NetworkCoordinate, NodeRecord, Role
+from cosine_protocol.records import NetworkCoordinate, NodeRecord, Role, TargetFacts
 from cosine_protocol.request import NONCE_BYTES
 from cosine_protocol.stage import LayerRange
 
@@ -105,13 +104,37 @@ class _ClientSwarm:
         await self.transport.close()
 
 
+@dataclass(slots=True)
+class SimulatedHome:
+    """A verifier's own drafter; a draft head reads the layers of `target`."""
+
+    engine: Engine
+    curve: CostCurve = DRAFT_CURVE
+    target: SeenLayers | None = None
+    machine: SimulatedMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = SimulatedMachine(self.engine, self.curve)
+
+    def drafter(self) -> HomeDrafter:
+        return HomeDrafter(engine=self.engine, runner=self.machine, curve=self.curve, target=self.target)
+
+
+def _coordinator(
+    transport: MemoryTransport, strategy: StrategyKind | None, *, stages: int = 0
+) -> RequestCoordinator | None:
+    if strategy is None:
+        return None
+    clock = asyncio.get_running_loop().time
+    return RequestCoordinator(transport, strategy=strategy, stages=stages, offload=call_at_once, clock=clock)
+
+
 class SimulatedSwarm:
     """Use `async with`, inside `run_virtual`. Without a `network`, one delays all writes by `one_way_s`.
 
     Peers have numbered identities, 1 for the first, unless given. `directory_of` returns each peer's directory; by
     default all share the list `directory`. `gate_of` returns the gate of each peer's streams; by default all are
     open. `emulated` is in every record. With a `place_seed` nodes find their network coordinates.
-    `tokenizer_digest` is that of the target.
     """
 
     def __init__(
@@ -120,19 +143,16 @@ class SimulatedSwarm:
         *,
         one_way_s: float = 0.005,
         codec: TextTokenizer | None = None,
-        eos: tuple[int, ...] = (),
+        facts: TargetFacts | None = None,
         directory_of: Callable[[Identity], Directory] | None = None,
         gate_of: Callable[[Identity], PeerGate] | None = None,
         emulated: str = "",
-        generation_defaults: GenerationDefaults | None = None,
         place_seed: int | None = None,
-        tokenizer_digest: bytes = DIGEST,
     ) -> None:
         self.network = network or MemoryNetwork(one_way_s=one_way_s)
         self.codec = codec or LetterCodec()
-        self.eos = eos
-        self.emulated = emulated
-        self.facts = facts_of(eos, generation_defaults, tokenizer_digest=tokenizer_digest)
+        self.facts = facts or facts_of()
+        self._emulated = emulated
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._gate_of = gate_of or (lambda identity: PeerGate())
@@ -167,66 +187,65 @@ class SimulatedSwarm:
         curve: CostCurve = VERIFY_CURVE,
         runner: Runner | None = None,
         identity: Identity | None = None,
-        domain: str = "target",
-        home_engine: Engine | None = None,
-        home_curve: CostCurve = DRAFT_CURVE,
-        home_target: SeenLayers | None = None,
+        home: SimulatedHome | None = None,
         coordination: StrategyKind | None = STRATEGIES["cosine"],
-        ring: Ring | None = None,
         policy: Policy | None = None,
-        is_stepped: bool = False,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         **config: Any,
     ) -> SimulatedMember:
-        """Start a verifier, with its own drafter if there is a `home_engine`.
+        """Start a verifier, with a drafter of its own if it has a `home`.
 
-        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
-        the head of stages that hold the engine's model. With a `policy` it lacks parts; one that `is_stepped`
-        serves rivals that request each pass. Further options are fields of `VerifierConfig`.
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `policy` it
+        lacks parts. Further options are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
-        transport, clock = self.join(identity), asyncio.get_running_loop().time
-        chain, pass_curve = None, curve
-        if ring is not None:
-            chains = RingFinder(transport, ring, target_digest=self.facts.digest(), whole=engine)
-            self._chains.append(chains)
-            chain = runner = await chains.chain()
-            engine, curve, pass_curve = chain.engine, CostCurve(((1, ring.traversal_s),)), ring.slowest
-        machine = SimulatedMachine(engine, curve, runner=runner)
-        home, home_use = None, MachineUse()
-        if home_engine is not None:
-            home_machine = SimulatedMachine(home_engine, home_curve)
-            home_use = home_machine.use
-            home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve, target=home_target)
-        coordinator = None
-        if coordination is not None:
-            stages = 0 if ring is None else len(ring.stages)
-            coordinator = RequestCoordinator(
-                transport, strategy=coordination, stages=stages, offload=call_at_once, clock=clock
-            )
-        make: Callable[..., VerifierService] = VerifierService
-        if is_stepped:
-            make = SteppedVerifier
-        elif policy is not None:
-            make = partial(PolicyVerifier, policy=policy)
-        service = make(
-            engine=engine,
-            runner=chain or machine,
-            curve=pass_curve,
+        transport, machine = self.join(identity), SimulatedMachine(engine, curve, runner=runner)
+        service = verifier_class(policy)(
+            ServedEngine(engine=engine, runner=machine, curve=curve, wait_for_work=wait_for_work),
             identity=identity,
-            config=VerifierConfig(
-                target_digest=self.facts.digest(), tokenizer_digest=self.facts.tokenizer_digest, **config
-            ),
-            home=home,
-            coordinator=coordinator,
-            chain=chain,
-            wait_for_work=wait_for_work,
+            config=self._verifier_config(config),
+            home=None if home is None else home.drafter(),
+            coordinator=_coordinator(transport, coordination),
         )
-        service.pass_s = curve.seconds(1)
-        member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
-        member.home_use = home_use
+        member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, "target", curve)
+        member.home_use = MachineUse() if home is None else home.machine.use
         return member
+
+    async def head(
+        self,
+        ring: Ring,
+        whole: Engine,
+        *,
+        identity: Identity | None = None,
+        home: SimulatedHome | None = None,
+        coordination: StrategyKind | None = STRATEGIES["cosine"],
+        policy: Policy | None = None,
+        **config: Any,
+    ) -> SimulatedMember:
+        """Start a verifier over stages that hold the model of the engine `whole`; the options are as there."""
+        identity = identity or self._next_identity()
+        transport = self.join(identity)
+        chains = RingFinder(transport, ring, target_digest=self.facts.digest(), whole=whole)
+        self._chains.append(chains)
+        chain = await chains.chain()
+        engine, curve = chain.engine, CostCurve(((1, ring.traversal_s),))
+        service = verifier_class(policy)(
+            ServedEngine(engine=engine, runner=chain, curve=ring.slowest, speed=PassSpeed(curve, now_s=0.0)),
+            identity=identity,
+            config=self._verifier_config(config),
+            home=None if home is None else home.drafter(),
+            coordinator=_coordinator(transport, coordination, stages=len(ring.stages)),
+            chain=chain,
+        )
+        machine = SimulatedMachine(engine, curve, runner=chain)
+        member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, "target", curve)
+        member.home_use = MachineUse() if home is None else home.machine.use
+        return member
+
+    def _verifier_config(self, changes: Mapping[str, Any]) -> VerifierConfig:
+        facts = self.facts
+        return VerifierConfig(target_digest=facts.digest(), tokenizer_digest=facts.tokenizer_digest, **changes)
 
     async def stage(
         self, layers: LayerRange, whole: Callable[[], Engine], *, curve: CostCurve, identity: Identity | None = None
@@ -254,13 +273,10 @@ class SimulatedSwarm:
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
         machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
         service = DrafterService(
-            engine=engine,
-            runner=machine,
-            curve=curve,
+            ServedEngine(engine=engine, runner=machine, curve=curve, wait_for_work=wait_for_work),
             identity=identity,
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
-            wait_for_work=wait_for_work,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 
@@ -400,19 +416,25 @@ class SimulatedSwarm:
         coordinate: NetworkCoordinate | None = None,
         stages: tuple[str, ...] = (),
     ) -> None:
-        record = record_of(
-            identity.peer_id,
-            role,
-            self.facts,
-            engine=engine,
-            curve=curve,
-            domain=domain,
-            emulated=self.emulated,
+        facts = self.facts
+        record = replace(
+            RECORD,
+            peer_id=identity.peer_id,
+            role=role,
+            numerics=engine.numerics,
+            expertise=(domain,),
             load_requests=load_requests,
+            pass_us=round(1e6 * curve.seconds(1)),
+            context_tokens=engine.context_tokens,
+            target_digest=facts.digest(),
+            tokenizer_digest=facts.tokenizer_digest,
+            eos=facts.eos,
+            emulated=self._emulated,
+            generation_defaults=facts.generation_defaults if role is Role.VERIFIER else None,
             sequence=next(self._announcements),
-            now_s=asyncio.get_running_loop().time(),
+            issued_at_s=asyncio.get_running_loop().time(),
             coordinate=coordinate,
-            stages=stages,
+            stages=stages or None,
             addresses=tuple(filter(None, [self.network.addresses.get(identity.peer_id)])),
         )
         await self._directory_of(identity).announce(record, [TARGET])

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from cosine_lab.rivals.paths import best_path
+from cosine_node.passes.runner import ServedEngine
 from cosine_node.verifier.batch import NodeSelection
 from cosine_node.verifier.costs import CandidateNode, PassCosts, candidate_nodes, most_probable_first
 from cosine_node.verifier.request import Verdict, VerifierRequest
@@ -26,6 +28,7 @@ class Policy:
     drops_costly_nodes: feed only drafts that raise the expected tokens per second, else all live ones.
     only_best_path: feed only the most probable child of each node.
     max_nodes: maximum number of draft nodes of a request in a pass. Default: no limit.
+    is_stepped: serve rivals that request each pass, with all other measures of the product (`SteppedVerifier`).
     """
 
     uses_prompt_lookup: bool = True
@@ -33,6 +36,7 @@ class Policy:
     drops_costly_nodes: bool = True
     only_best_path: bool = False
     max_nodes: int | None = None
+    is_stepped: bool = False
 
 
 class PolicySelection(NodeSelection):
@@ -72,8 +76,8 @@ class Unlimited(SpeculationAccount):
 class PolicyVerifier(VerifierService):
     """A verifier with a policy."""
 
-    def __init__(self, *, policy: Policy, **options: Any) -> None:
-        super().__init__(selection=PolicySelection(policy), **options)
+    def __init__(self, served: ServedEngine, *, policy: Policy, **options: Any) -> None:
+        super().__init__(served, selection=PolicySelection(policy), **options)
         self._policy = policy
 
     def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:
@@ -119,8 +123,8 @@ class SteppedVerifier(VerifierService):
     The product's verifier never waits for a client.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(selection=SteppedSelection(), **options)
+    def __init__(self, served: ServedEngine, **options: Any) -> None:
+        super().__init__(served, selection=SteppedSelection(), **options)
 
     def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:
         request = super().request_of(channel, asked)
@@ -132,6 +136,13 @@ class SteppedVerifier(VerifierService):
         super()._attach(request, message)
         if isinstance(request, SteppedRequest) and message.base == request.tree.root.digest:
             request.is_pass_wanted = True
+
+
+def verifier_class(policy: Policy | None) -> Callable[..., VerifierService]:
+    """The class of verifiers with a policy."""
+    if policy is None:
+        return VerifierService
+    return SteppedVerifier if policy.is_stepped else partial(PolicyVerifier, policy=policy)
 
 
 def all_nodes(index: int, request: VerifierRequest) -> list[CandidateNode]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from cosine_engine.base import Engine, Row, RowResult
+from cosine_engine.base import Row, RowResult
 from cosine_engine.constraints.grammars import guide_of
-from cosine_engine.curve import CostCurve
-from cosine_engine.models.unloading import WaitForWork
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftRules, DraftTree
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.passes.counts import DrafterCounts
-from cosine_node.passes.runner import Runner
+from cosine_node.passes.runner import ServedEngine
 from cosine_p2p.fair_places import IDLE_WANTED_S, Holder, User, whom_to_evict
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.fusion import Calibration
@@ -84,33 +82,26 @@ class DrafterConfig:
 
 
 class DrafterService:
-    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop.
-
-    `pass_s` is the announced time of a one-token pass.
-    """
+    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop."""
 
     def __init__(
         self,
+        served: ServedEngine,
         *,
-        engine: Engine,
-        runner: Runner,
-        curve: CostCurve,
         identity: Identity,
         config: DrafterConfig,
-        wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` returns Unix seconds."""
-        self._engine = engine
-        self._runner = runner
-        self.pass_s = curve.seconds(1)
+        self._served = served
+        self._engine = engine = served.engine
+        curve = served.curve
         self._most_width = curve.tokens_within(WIDE_PASS, least=LEAST_WIDTH, most=MAX_TREE_NODES)
         self._rows = DraftRows(engine, curve)
         self._identity = identity
         self._clock = clock
         self._config = config
         self._reads = serving_budget(places=config.max_requests)
-        self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
         self._admissions = count()
@@ -162,7 +153,7 @@ class DrafterService:
                 self._rows.note_pass(elapsed_s=asyncio.get_running_loop().time() - now_s)
             else:
                 self._work.clear()
-                await self._wait_for_work(self._work)
+                await self._served.wait_for_work(self._work)
 
     async def drain(self) -> None:
         """Refuse new requests and end the present ones, which lose only drafts."""
@@ -374,7 +365,7 @@ class DrafterService:
 
     async def _step(self, rows: Rows) -> None:
         try:
-            done = await self._runner.forward([row for _, row in rows])
+            done = await self._served.runner.forward([row for _, row in rows])
         except Exception:
             LOG.exception("a pass over %d requests failed", len(rows))
             self.counts.passes_failed += 1
@@ -395,7 +386,7 @@ class DrafterService:
         if not followed.has_started:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
-            token_us = round(1e6 * self.pass_s)
+            token_us = round(1e6 * self._served.pass_s)
             followed.channel.post(Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, block)
 

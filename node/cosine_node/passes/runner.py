@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from cosine_engine.base import Engine, Row, RowResult
 from cosine_engine.curve import CostCurve
+from cosine_engine.models.unloading import WaitForWork
 
 _T = TypeVar("_T")
 NICENESS: Final = 10
@@ -139,6 +140,28 @@ class PassSpeed:
             return False
         self.pass_s, self._told_at_s = moved_s, now_s
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedEngine:
+    """An engine as a service uses it.
+
+    runner: Runs its passes.
+    curve: Their cost; over stages that of the slowest stage, which limits their rate.
+    speed: The announced time of a pass over one token. None: the curve's.
+    wait_for_work: Waits until there is work and the engine may be used.
+    """
+
+    engine: Engine
+    runner: Runner
+    curve: CostCurve
+    speed: PassSpeed | None = None
+    wait_for_work: WaitForWork = asyncio.Event.wait
+
+    @property
+    def pass_s(self) -> float:
+        """The time of a one-token pass that clients are told."""
+        return self.curve.seconds(1) if self.speed is None else self.speed.pass_s
 
 
 class TimedRunner:

@@ -81,14 +81,11 @@ class DraftRole(NodeRole):
         self.speed = self._passes.speed
         self.facts = {"numerics": served.engine.numerics}
         self.service = DrafterService(
+            self._passes.served(self._wait_for_work),
             config=DrafterConfig(
                 tokenizer_digest=served.names.facts.tokenizer_digest, max_requests=options.max_requests
             ),
-            engine=served.engine,
-            runner=self._passes.runner,
-            curve=self._passes.curve,
             identity=joined.identity,
-            wait_for_work=self._wait_for_work,
         )
 
     async def _wait_for_work(self, work: asyncio.Event) -> None:

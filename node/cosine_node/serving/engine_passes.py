@@ -12,7 +12,7 @@ from cosine_engine.models.unloading import ModelMemory, WaitForWork
 from cosine_engine.openai.engine import ServerEngine
 from cosine_node.chains.chain import StageChain
 from cosine_node.passes.idle_passes import IdlePasses
-from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
+from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ServedEngine, ThreadRunner, TimedRunner
 from cosine_node.serving.options import RoleOptions
 from cosine_p2p.transport.channel import StepCounts
 
@@ -70,6 +70,16 @@ class EnginePasses:
         wait = IdlePasses(chain.engine, runner, speed).wait
         return cls(
             engine=chain.engine, runner=runner, curve=chain.pace.slowest, speed=speed, wait_while_loaded=wait
+        )
+
+    def served(self, wait_for_work: WaitForWork) -> ServedEngine:
+        """The engine as a service uses it, which waits for work by `wait_for_work`."""
+        return ServedEngine(
+            engine=self.engine,
+            runner=self.runner,
+            curve=self.curve,
+            speed=self.speed,
+            wait_for_work=wait_for_work,
         )
 
     async def wait(self, work: asyncio.Event, progress: StepCounts) -> None:

@@ -51,9 +51,7 @@ FAREWELL_S: Final = 0.5
 
 
 class NodeService(Protocol):
-    """The service of a role. `pass_s` is the time of a one-token pass that it reports to clients."""
-
-    pass_s: float
+    """The service of a role."""
 
     @property
     def requests(self) -> int:
@@ -299,8 +297,7 @@ class RunningNode:
         """Announce changes of load, addresses and speed; emit events when reachability or announcement change."""
         told = self._announced_fields()
         told_reach = self._transport.reach
-        speed, service = self._role.speed, self._role.service
-        service.pass_s = speed.pass_s
+        speed = self._role.speed
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
             if (reach := self._transport.reach) != told_reach:
@@ -311,7 +308,6 @@ class RunningNode:
                 emit("announced", told)
             if speed.refresh(time.monotonic()):
                 LOG.info("a pass over one token takes %.1f ms now", 1e3 * speed.pass_s)
-                service.pass_s = speed.pass_s
             self._announcer.changed()
 
     def _work_fields(self, work: Work) -> dict[str, object]:

@@ -128,8 +128,6 @@ class StageRole(NodeRole):
                 share=options.share,
                 note_pass=self.speed.note,
             ),
-            pass_s=self.speed.pass_s,
-            note_addresses=joined.transport.note_addresses,
         )
 
     def handlers(self) -> dict[str, StreamHandler]:

@@ -92,17 +92,14 @@ class VerifyRole(NodeRole):
                 stages=0 if chain is None else len(chain.stages),
             )
         self.service = VerifierService(
+            passes.served(self._wait_for_work),
             config=VerifierConfig(
                 target_digest=names.facts.digest(),
                 tokenizer_digest=names.facts.tokenizer_digest,
                 max_requests=options.max_requests,
                 shares_prefixes=options.shares_prefixes,
             ),
-            engine=passes.engine,
-            runner=passes.runner,
-            curve=passes.curve,
             identity=joined.identity,
-            wait_for_work=self._wait_for_work,
             home=self._home,
             coordinator=coordinator,
             chain=chain,

@@ -14,7 +14,6 @@ that held room without any work counts as idle from the start for a while, and s
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -61,19 +60,14 @@ class StageService:
         transport: Transport,
         target_digest: bytes,
         passes: StagePasses,
-        pass_s: float = 0.0,
         inbox_bytes: int = INBOX_BYTES,
-        note_addresses: Callable[[str, Sequence[str]], object] = lambda peer_id, addresses: None,
     ) -> None:
-        """`note_addresses` takes a next stage's addresses."""
         self._host = host
         self._transport = transport
         self._target_digest = target_digest
         self.passes = passes
         self.progress = passes.progress
-        self.pass_s = pass_s
         self._inbox_bytes = inbox_bytes
-        self._note_addresses = note_addresses
         self._reads = CallBudget(peer_rate=READ_FACTOR * READ_RATE, peer_burst=READ_FACTOR * READ_BURST)
         self._chains: dict[bytes, ServedChain] = {}
         self._idlers = Remembered[str, bool](MAX_IDLERS, forgotten_s=IDLERS_S)
@@ -250,7 +244,6 @@ class StageService:
     async def _dial(self, join: Join, stack: AsyncExitStack) -> Channel:
         """Open the stream to the next stage. Raises `PeerError`."""
         assert join.target is not None
-        self._note_addresses(join.target, join.addresses)
         try:
             async with asyncio.timeout(SILENCE_S):
                 stream = await self._transport.dial(join.target, STAGE)

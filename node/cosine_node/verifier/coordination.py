@@ -243,7 +243,7 @@ class RequestCoordinator:
         )
         if len(mandate.drafters) != request.authors or request.pacing is not Pacing.FREE:
             raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not fit the request")
-        if request.observer is not None:
+        if request.is_coordinated:
             raise PeerError(ErrorCode.BAD_MANDATE, "the request had a mandate already")
         if len(self._tasks) >= self._most_requests:
             raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
@@ -258,7 +258,7 @@ class RequestCoordinator:
         job = self._job(request, mandate, signed, opened)
         session = Session(job, shared, observer=coordinated, drafts=coordinated.drafts)
         coordinated.session = session
-        request.observer = coordinated.note
+        request.coordinate(coordinated.note)
         coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
         log_of(request).info("coordinated here, %d drafters", len(mandate.drafters))
         task = asyncio.ensure_future(self._run(coordinated, session, mandate.drafters))

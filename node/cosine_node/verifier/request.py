@@ -70,7 +70,7 @@ class VerifierRequest(ServedRequest):
 
     `signer` signs transcripts and the account. `drafters` are the authors 1, 2, ... of its drafts, as the client
     names them. `free` are the verifier's copies and forced tokens, None unless the client leaves the pace to the
-    verifier. `observer` transforms messages to the client. `has_home_drafts`: the verifier's drafter drafted for
+    verifier. `has_home_drafts`: the verifier's drafter drafted for
     the next pass, which feeds `beside_home` nodes of others. `is_drafted_ahead`: that drafter drafts all the time,
     beside passes over stages.
 
@@ -84,7 +84,6 @@ class VerifierRequest(ServedRequest):
     drafters: tuple[str, ...] = ()
     free: FreeDrafts | None = None
     account: SpeculationAccount = field(default_factory=SpeculationAccount)
-    observer: Callable[[Message], Message] | None = None
     has_home_drafts: bool = False
     is_drafted_ahead: bool = False
     beside_home: int = 0
@@ -97,6 +96,7 @@ class VerifierRequest(ServedRequest):
     accepted: Counter[int] = field(default_factory=Counter)
     tree: LiveTree = field(init=False)
     first: int = field(init=False)
+    _note: Callable[[Message], Message] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         ServedRequest.__post_init__(self)
@@ -104,7 +104,16 @@ class VerifierRequest(ServedRequest):
         self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
 
     def post(self, message: Message) -> bool:
-        return self.channel.post(message if self.observer is None else self.observer(message))
+        return self.channel.post(message if self._note is None else self._note(message))
+
+    @property
+    def is_coordinated(self) -> bool:
+        """True if it was coordinated here, even if no longer."""
+        return self._note is not None
+
+    def coordinate(self, note: Callable[[Message], Message]) -> None:
+        """Post what `note` makes of messages from now on, for a coordinator in this node."""
+        self._note = note
 
     @property
     def authors(self) -> int:

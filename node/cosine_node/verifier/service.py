@@ -1,17 +1,14 @@
 """The verifier service: it accepts streams, gives requests a place, and runs the step loop."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from cosine_engine.base import Engine
 from cosine_engine.constraints.grammars import guide_of
-from cosine_engine.curve import CostCurve, break_even
-from cosine_engine.models.unloading import WaitForWork
+from cosine_engine.curve import break_even
 from cosine_node.chains.chain import StageChain
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.runner import Runner
+from cosine_node.passes.runner import ServedEngine
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
 from cosine_node.verifier.audits import AuditService
 from cosine_node.verifier.batch import NodeSelection, PassBatch, log_of
@@ -65,25 +62,22 @@ class VerifierService(RequestIntake[Open]):
 
     def __init__(
         self,
+        served: ServedEngine,
         *,
-        engine: Engine,
-        runner: Runner,
-        curve: CostCurve,
         identity: Identity,
         config: VerifierConfig,
-        wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
         chain: StageChain | None = None,
         selection: NodeSelection | None = None,
         knows: Callable[[str], bool] = lambda author: False,
     ) -> None:
-        self.pass_s = curve.seconds(1)
+        self._served = served
         self._identity = identity
         self._chain = chain
         self._home = home
         self._coordinator = coordinator
-        counts = VerifierCounts()
+        counts, engine, curve = VerifierCounts(), served.engine, served.curve
         costs = PassCosts(curve, most_tokens=config.budget_tokens)
         if chain is not None:
             costs = ChainCosts(curve, chain.pace, most_tokens=config.budget_tokens)
@@ -92,9 +86,9 @@ class VerifierService(RequestIntake[Open]):
         loop = make(
             batch,
             engine=engine,
-            runner=runner,
+            runner=served.runner,
             counts=counts,
-            wait_for_work=wait_for_work,
+            wait_for_work=served.wait_for_work,
             home=home,
             on_end=self._give_places,
         )
@@ -126,7 +120,7 @@ class VerifierService(RequestIntake[Open]):
     @property
     def plain_pass_s(self) -> float:
         """The time of a one-token pass by recent passes; over stages the time of a whole traversal."""
-        return self._costs.curve.seconds(1) if self._chain is None else self.pass_s
+        return self._costs.curve.seconds(1) if self._chain is None else self._served.pass_s
 
     @property
     def break_even(self) -> int | None:
@@ -261,7 +255,7 @@ class VerifierService(RequestIntake[Open]):
 
     def _opened(self, number: int) -> Opened:
         # Requests share passes, so their load must not count against a client's drafts.
-        pass_s = self._costs.curve.seconds(len(self._requests)) if self._chain is None else self.pass_s
+        pass_s = self._costs.curve.seconds(len(self._requests)) if self._chain is None else self._served.pass_s
         return Opened(number, round(1e6 * pass_s), self.break_even)
 
     def request_of(self, channel: Channel, asked: Open) -> VerifierRequest:

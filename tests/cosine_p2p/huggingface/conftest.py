@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_engine import zoo
 from cosine_engine.curve import CostCurve
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.client import Swarm
@@ -28,8 +29,8 @@ async def embedded(published: GenerationDefaults | None = None) -> Swarm:
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
     codec = TextTokenizer(files.files)
-    eos = read_eos(zoo.folder("target"))
-    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=eos, generation_defaults=published).__aenter__()
+    facts = facts_of(read_eos(zoo.folder("target")), published)
+    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, facts=facts).__aenter__()
     target, draft = (
         torch_engine(zoo.folder(name), dtype="float32", pool_tokens=4096) for name in ("target", "draft-general")
     )

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from cosine_engine.curve import CostCurve
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.serving.status_service import StatusService
 from cosine_protocol.discover import STATUS
@@ -159,7 +160,7 @@ def scene(
 
     @asynccontextmanager
     async def swarm_of(**__: Any) -> AsyncIterator[SimulatedSwarm]:
-        async with SimulatedSwarm(one_way_s=0.002, codec=codec, eos=(END,)) as swarm:
+        async with SimulatedSwarm(one_way_s=0.002, codec=codec, facts=facts_of((END,))) as swarm:
             for _ in range(liars):
                 await swarm.verifier(Player(lambda _: LIE, codec), curve=CostCurve(((1, 0.005), (64, 0.006))))
             for _ in range(verifiers):

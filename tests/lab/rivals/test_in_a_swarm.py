@@ -1,6 +1,7 @@
 """The papers' designs on real services: the target's own text, and a gain from good drafters."""
 
 import random
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -30,8 +31,7 @@ async def generated(
 ) -> Generation:
     """Return one request to a verifier and some drafters."""
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
-        stepped = isinstance(kind, SteppedKind)
-        await swarm.verifier(target_engine(), policy=UNAIDED, is_stepped=stepped)
+        await swarm.verifier(target_engine(), policy=replace(UNAIDED, is_stepped=isinstance(kind, SteppedKind)))
         for number, fidelity in enumerate(fidelities):
             await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
         client = await swarm.client(strategies={kind.name: kind}, strategy=kind.name, timeout_s=60.0)

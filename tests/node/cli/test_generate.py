@@ -15,6 +15,7 @@ from cosine_cli.generate import config_lines
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.records import facts_of
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p import network
 from cosine_p2p.access import Access
@@ -50,7 +51,7 @@ def join_swarm(monkeypatch: pytest.MonkeyPatch, engine: ScriptedEngine, **option
 @pytest.fixture
 def generate(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command over a target with a generation config."""
-    join_swarm(monkeypatch, target_engine(), generation_defaults=CHAT)
+    join_swarm(monkeypatch, target_engine(), facts=facts_of(generation_defaults=CHAT))
     return partial(run, "generate", PROMPT)
 
 
@@ -151,7 +152,7 @@ TOOLS = [{"type": "function", "function": {"name": "use", "parameters": {"type":
 def test_tools_of_a_file_are_called_and_the_calls_printed(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
 ) -> None:
-    join_swarm(monkeypatch, calling_engine(), codec=ToolLetters(), eos=(END,))
+    join_swarm(monkeypatch, calling_engine(), codec=ToolLetters(), facts=facts_of((END,)))
     file = tmp_path / "tools.json"
     file.write_text(json.dumps(TOOLS), "utf-8")
     asked = ["generate", "a tale", "--chat", "--tools", str(file), "--tool-choice", "use"]

@@ -21,6 +21,7 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
+from cosine_node.passes.runner import ServedEngine
 from cosine_p2p.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.codec import Message
@@ -71,9 +72,7 @@ async def drafting(
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
     service = DrafterService(
-        engine=engine,
-        runner=InlineRunner(engine, curve),
-        curve=curve,
+        ServedEngine(engine=engine, runner=InlineRunner(engine, curve), curve=curve),
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
         clock=clock,

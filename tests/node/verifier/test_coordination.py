@@ -13,6 +13,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.passes.runner import ServedEngine
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService
@@ -47,17 +48,13 @@ async def play(scene: Scene, *, most_requests: int = 8) -> None:
     )
     engine, drafting = ScriptedEngine(), ScriptedEngine()
     verifier = VerifierService(
-        engine=engine,
-        runner=InlineRunner(engine, FLAT),
-        curve=FLAT,
+        ServedEngine(engine=engine, runner=InlineRunner(engine, FLAT), curve=FLAT),
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER),
         coordinator=coordinator,
     )
     drafter = DrafterService(
-        engine=drafting,
-        runner=InlineRunner(drafting, QUICK),
-        curve=QUICK,
+        ServedEngine(engine=drafting, runner=InlineRunner(drafting, QUICK), curve=QUICK),
         identity=DRAFTER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER),
         clock=lambda: NOW_S,

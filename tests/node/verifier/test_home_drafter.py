@@ -9,7 +9,7 @@ from cosine_engine.curve import CostCurve, break_even
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedSwarm
 from cosine_node.verifier.home_plan import (
     HomePlan,
     HomeProspect,
@@ -49,7 +49,7 @@ class FullEngine(ScriptedEngine):
 async def generate(home: ScriptedEngine | None, *, clients: int = 1) -> list[Generation]:
     """The generations of clients at one verifier 100 ms away, with no other drafter."""
     async with SimulatedSwarm(one_way_s=0.05) as swarm:
-        member = await swarm.verifier(home_engine=home)
+        member = await swarm.verifier(home=None if home is None else SimulatedHome(home))
         done = []
         for number in range(clients):
             client = await swarm.client(strategy="cosine")
@@ -95,8 +95,7 @@ def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load(temp
                 engine,
                 curve=idle,
                 runner=InlineRunner(engine, loaded),
-                home_engine=home,
-                home_curve=CostCurve(((1, 0.007),)),
+                home=None if home is None else SimulatedHome(home, CostCurve(((1, 0.007),))),
             )
             client = await swarm.client()
             done = await client.generate("hello", max_new_tokens=120, temperature=temperature, seed=1)

@@ -9,7 +9,7 @@ from cosine_engine.base import Row, RowResult
 from cosine_engine.eagle.head_engine import HeadEngine
 from cosine_engine.forward.pass_features import KeptFeatures
 from cosine_engine.torch.engine import TorchEngine
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedSwarm
 from cosine_node.verifier import home_drafter
 from tests.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
 from tests.engine.tiny_models import tiny_llama
@@ -40,7 +40,7 @@ async def generate(
     """Texts by a tiny target, one after the other."""
     async with SimulatedSwarm() as swarm:
         engine = TorchEngine(tiny_llama(), pool_tokens=4096, feature_layers=FEATURE_LAYERS)
-        await swarm.verifier(engine, home_engine=home, home_target=engine)
+        await swarm.verifier(engine, home=None if home is None else SimulatedHome(home, target=engine))
         client = await swarm.client()
         texts = []
         for _ in range(requests):

@@ -17,7 +17,7 @@ from cosine_engine.models.served import ModelSource
 from cosine_engine.processor import reads_float16
 from cosine_engine.torch.engine import TorchEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedHome, SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -53,7 +53,7 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
         async with SimulatedSwarm() as swarm:
             assert isinstance(home.target, TorchEngine)
             if drafts:
-                await swarm.verifier(home.target, home_engine=home.engine, home_target=home.target)
+                await swarm.verifier(home.target, home=SimulatedHome(home.engine, target=home.target))
             else:
                 await swarm.verifier(home.target)
             client = await swarm.client()

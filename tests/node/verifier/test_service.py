@@ -12,6 +12,7 @@ from cosine_engine.base import Engine, OutOfMemory, Row, RowResult
 from cosine_engine.curve import CostCurve
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node.passes.runner import ServedEngine
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
 from cosine_node.verifier.intake import MOST_COMPILED
 from cosine_node.verifier.service import VerifierService
@@ -56,9 +57,7 @@ async def verifying(
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
     service = make(
-        engine=engine,
-        runner=InlineRunner(engine, curve),
-        curve=curve,
+        ServedEngine(engine=engine, runner=InlineRunner(engine, curve), curve=curve),
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, **config),
     )
