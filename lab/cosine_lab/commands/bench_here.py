@@ -183,7 +183,8 @@ def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, 
     if "family" in given:
         given["family"] = family_named(given["family"])
     options = replace(base, **given)
-    ring = Measurement(name="ring_here", findings_of=findings_of, lines=lines_of, as_json=as_json, out=out)
+    name = "ring_emulated" if options.device else "ring_here"
+    ring = Measurement(name=name, findings_of=findings_of, lines=lines_of, as_json=as_json, out=out)
     rows: list[JsonRow] = []
     result = ring.run(run_ring_here(options, rows=rows, say=say), rows, options.seed)
     if options.device:
