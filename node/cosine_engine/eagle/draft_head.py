@@ -5,6 +5,9 @@ the token before it. If the target has processed that token, its feature is comp
 three of the target's layers; if it is a guess, its feature is the output of the head's layer. A head is therefore
 trained with its own guesses fed back, and drafts to any depth.
 
+EAGLE 3.1 adds two norms against activations that grow along a draft (arXiv 2605.09992): one for each captured
+layer, and the last norm before an output is fed back.
+
 Names of weights and of configuration are those of published heads, which load unchanged.
 """
 
@@ -29,6 +32,8 @@ ARCHITECTURE: Final = "LlamaForCausalLMEagle3"
 """The fixed values in configurations of published heads of Llama-like targets."""
 WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
+OTHER_NORMS: Final = ("norm_before_fc", "norm_before_residual")
+"""Options of other publishers' heads that change what the weights mean."""
 MOST_PADDING: Final = 1024
 """Maximum padding of embeddings, whose rows differ between models with the same tokens."""
 
@@ -40,7 +45,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 class HeadShape:
     """The sizes of a head. `feature_layers` are the target's layers whose inputs make a feature.
 
-    The number of layers names the output of the last. `vocab_tokens` are the target's.
+    The number of layers names the output of the last. `vocab_tokens` are the target's. With `fc_norm` the
+    activations of each layer are normed, with `norm_output` the output that is fed back.
     """
 
     width: int
@@ -54,10 +60,16 @@ class HeadShape:
     vocab_tokens: int
     rope_theta: float
     norm_eps: float
+    fc_norm: bool = False
+    norm_output: bool = False
 
     @classmethod
     def read(cls, config: dict[str, Any], *, target_layers: int) -> "HeadShape":
         """Return the shape in a published configuration. Raises `UsageError`."""
+        if unknown := [name for name in OTHER_NORMS if config.get(name)]:
+            raise UsageError(
+                f"A draft head with {unknown[0]} is not supported; of norms, fc_norm and norm_output are."
+            )
         try:
             width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
             # The defaults of the authors' code.
@@ -75,6 +87,8 @@ class HeadShape:
                 vocab_tokens=int(config["vocab_size"]),
                 rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 10_000.0),
                 norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+                fc_norm=bool(config.get("fc_norm")),
+                norm_output=bool(config.get("norm_output")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"This is no configuration of an EAGLE-3 head: {error}.") from None
@@ -114,6 +128,8 @@ class HeadShape:
             "vocab_size": self.vocab_tokens,
             "rope_theta": self.rope_theta,
             "rms_norm_eps": self.norm_eps,
+            "fc_norm": self.fc_norm,
+            "norm_output": self.norm_output,
             "hidden_act": "silu",
         }
 
@@ -182,7 +198,10 @@ class EagleHead(nn.Module):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.fc = nn.Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
+        captured = len(shape.feature_layers)
+        norms = [_Norm(shape.target_width, shape.norm_eps) for _ in range(captured if shape.fc_norm else 0)]
+        self.fc_norm = nn.ModuleList(norms)
+        self.fc = nn.Linear(captured * shape.target_width, shape.width, bias=False)
         self.midlayer = _HeadLayer(shape)
         self.norm = _Norm(shape.width, shape.norm_eps)
         self.lm_head = nn.Linear(shape.width, shape.draft_tokens, bias=False)
@@ -199,8 +218,16 @@ class EagleHead(nn.Module):
 
     def fuse(self, activations: Tensor) -> Tensor:
         """Return the features [..., width] of the target's activations [..., layers * target width]."""
+        if self.shape.fc_norm:
+            layers = activations.chunk(len(self.fc_norm), -1)
+            activations = torch.cat([norm(layer) for norm, layer in zip(self.fc_norm, layers, strict=True)], -1)
         fused: Tensor = self.fc(activations)
         return fused
+
+    def fed_back(self, output: Tensor) -> Tensor:
+        """Return the feature [..., width] of guesses with this output of the layer."""
+        feature: Tensor = self.norm(output) if self.shape.norm_output else output
+        return feature
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines [..., 1, head width] of positions [...]."""
@@ -209,12 +236,11 @@ class EagleHead(nn.Module):
         return both.cos().to(dtype), both.sin().to(dtype)
 
     def forward(self, embedded: Tensor, feature: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        """Return the layer's output [..., tokens, width], which is the feature of each token."""
-        output: Tensor = self.midlayer(embedded, feature, *angles, attend)
-        return output
+        """Return the feature [..., tokens, width] of each token as a guess."""
+        return self.fed_back(self.midlayer(embedded, feature, *angles, attend))
 
     def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
-        """Return the layer's output [tokens, width] in a pass over the head's pool."""
+        """Return the feature [tokens, width] of each token as a guess, in a pass over the head's pool."""
 
         def attend_to_text(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
@@ -225,8 +251,8 @@ class EagleHead(nn.Module):
         return output
 
     def logits(self, output: Tensor) -> Tensor:
-        """Return the logits [..., draft tokens] after the tokens with this output."""
-        logits: Tensor = self.lm_head(self.norm(output))
+        """Return the logits [..., draft tokens] after the tokens with this feature."""
+        logits: Tensor = self.lm_head(output if self.shape.norm_output else self.norm(output))
         return logits
 
     def save(self, folder: Path) -> None:

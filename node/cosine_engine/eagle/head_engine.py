@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +34,7 @@ class CompiledHead:
         shape, layer = head.shape, head.midlayer
         attention, output = layer.self_attn, head.lm_head
         assert isinstance(output, HeldLinear), "all linear layers are converted"
-        self._angles: Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]] = head.angles
+        self._head = head
         sizes = DecoderShape(
             hidden=shape.width,
             entering=2 * shape.width,
@@ -62,14 +62,14 @@ class CompiledHead:
     def __call__(
         self, feeds: Feeds, store: KvStore, embedded: Tensor, feature: Tensor, wanted: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Return the outputs [tokens, width] of a pass, and the logits [wanted, draft tokens]."""
+        """Return the features [tokens, width] of a pass, and the logits [wanted, draft tokens]."""
         nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
         slots = np.array([node.slot for node in nodes], np.int64)
         tokens = PassTokens(slots, Paths.of(feeds), store, np.zeros(2, np.int64))
-        angles = self._angles(torch.tensor([node.index for node in nodes]), torch.float32)
+        angles = self._head.angles(torch.tensor([node.index for node in nodes]), torch.float32)
         given = self._layers.prepare(tokens, feature, lambda _: angles, wanted)
         place = self._layers.run(run_head, given, embedded.numpy())
-        return torch.from_numpy(given.x[place]), torch.from_numpy(given.logits)
+        return self._head.fed_back(torch.from_numpy(given.x[place])), torch.from_numpy(given.logits)
 
 
 class DraftHead(Protocol):

@@ -1,6 +1,7 @@
 """A tiny target and a random draft head for it, in float32."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,12 +28,18 @@ SHAPE = HeadShape(
     rope_theta=10_000.0,
     norm_eps=1e-6,
 )
+NORMED_SHAPE = replace(SHAPE, fc_norm=True, norm_output=True)
+"""That of EAGLE 3.1."""
 VOCABULARY = DraftVocabulary(tuple(token for token in range(VOCAB) if token % 4 != 3))
 
 
-def random_head() -> EagleHead:
+def random_head(shape: HeadShape = SHAPE) -> EagleHead:
     torch.manual_seed(0)
-    return EagleHead(SHAPE, VOCABULARY).eval()
+    head = EagleHead(shape, VOCABULARY).eval()
+    for name, weight in head.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    return head
 
 
 def embedding_of(target: Any) -> torch.Tensor:

@@ -19,7 +19,15 @@ from cosine_engine.models.home_model import is_eagle_head
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.head_steps import unrolled
-from tests.engine.eagle.small_head import SHAPE, VOCABULARY, embedding_of, made_of, random_head
+from tests.engine.eagle.small_head import (
+    FEATURE_LAYERS,
+    NORMED_SHAPE,
+    SHAPE,
+    VOCABULARY,
+    embedding_of,
+    made_of,
+    random_head,
+)
 from tests.engine.tiny_models import VOCAB, tiny_llama
 
 TEXT = [random.Random(7).randrange(VOCAB) for _ in range(24)]
@@ -27,8 +35,8 @@ TARGET = tiny_llama()
 HEAD = random_head()
 
 
-def head_engine() -> HeadEngine:
-    return HeadEngine(HEAD, embedding_of(TARGET), pool_tokens=256)
+def head_engine(head: EagleHead = HEAD) -> HeadEngine:
+    return HeadEngine(head, embedding_of(TARGET), pool_tokens=256)
 
 
 def kept(features: torch.Tensor) -> KeptFeatures:
@@ -44,8 +52,7 @@ def read_text(engine: HeadEngine, *, first: int = 1, sampling: Sampling | None =
     return sequence, result
 
 
-def best(outputs: torch.Tensor) -> list[int]:
-    return [VOCABULARY.target_ids[own] for own in HEAD.logits(outputs).argmax(-1).tolist()]
+SHAPES = pytest.mark.parametrize("shape", [SHAPE, NORMED_SHAPE], ids=["EAGLE-3", "EAGLE 3.1"])
 
 
 def test_what_a_target_tells_is_what_enters_its_layers() -> None:
@@ -58,12 +65,31 @@ def test_what_a_target_tells_is_what_enters_its_layers() -> None:
     assert torch.allclose(made_of(TEXT), expected, atol=1e-5)
 
 
+def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + SHAPE.norm_eps).sqrt() * weight
+
+
 @torch.inference_mode()
-def test_drafts_give_the_further_steps_of_training() -> None:
-    engine = head_engine()
+def test_the_norms_are_those_of_each_captured_layer_and_of_what_is_fed_back() -> None:
+    head, plain = random_head(NORMED_SHAPE), random_head()
+    plain.load_state_dict({name: each for name, each in head.state_dict().items() if "fc_norm" not in name})
+    seen, output = made_of(TEXT), torch.randn(3, SHAPE.width)
+    layers = [normed(each, norm.weight) for each, norm in zip(seen.chunk(3, -1), head.fc_norm, strict=True)]
+    torch.testing.assert_close(head.fuse(seen), plain.fuse(torch.cat(layers, -1)))
+    feature = head.fed_back(output)
+    torch.testing.assert_close(feature, normed(output, head.norm.weight))
+    torch.testing.assert_close(head.logits(feature), plain.logits(output))
+    assert plain.fed_back(output) is output
+
+
+@SHAPES
+@torch.inference_mode()
+def test_drafts_give_the_further_steps_of_training(shape: HeadShape) -> None:
+    head = random_head(shape)
+    engine = head_engine(head)
     embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
     seen = made_of(TEXT)[None]
-    steps = list(unrolled(HEAD, embedded, seen, 4))
+    steps = list(unrolled(head, embedded, seen, 4))
     anchor = 15
     tokens = TEXT[1 : anchor + 2]
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
@@ -74,13 +100,17 @@ def test_drafts_give_the_further_steps_of_training() -> None:
         parent = len(tokens) - 1 if step == 1 else name - 1
         row = Row(sequence, (TEXT[anchor + 1 + step],), (name,), (parent,))
         drafted.append(engine.forward([row])[0].choices[-1].token)
-    assert drafted == [best(output[0, anchor : anchor + 1])[0] for output in steps]
+    best = [int(head.logits(output[0, anchor]).argmax()) for output in steps]
+    assert drafted == [VOCABULARY.target_ids[own] for own in best]
 
 
+@SHAPES
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_compiled_head_drafts_what_its_modules_do(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_head_drafts_what_its_modules_do(
+    threads: int, shape: HeadShape, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layers, "threads_for", lambda weights, most: threads)
-    head = random_head()
+    head = random_head(shape)
     hold(head, "float16")
     compiled, plain = (HeadEngine(head, embedding_of(TARGET), pool_tokens=256) for _ in range(2))
     assert compiled._compiled is not None
@@ -143,12 +173,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_head_is_read_as_it_was_written(folder: Path) -> None:
-    head = EagleHead.load(folder, target_layers=2)
-    assert is_eagle_head(folder)
-    assert head.shape == SHAPE
+@SHAPES
+def test_a_head_is_read_as_it_was_written(shape: HeadShape, tmp_path: Path) -> None:
+    random_head(shape).save(tmp_path)
+    head = EagleHead.load(tmp_path, target_layers=2)
+    assert is_eagle_head(tmp_path)
+    assert head.shape == shape
     assert head.vocabulary.target_ids == VOCABULARY.target_ids
-    written = {name: weight.to(torch.bfloat16) for name, weight in random_head().state_dict().items()}
+    written = {name: weight.to(torch.bfloat16) for name, weight in random_head(shape).state_dict().items()}
     assert all(torch.equal(weight.to(torch.bfloat16), written[name]) for name, weight in head.state_dict().items())
 
 
@@ -158,6 +190,8 @@ def test_names_are_those_of_published_heads(folder: Path) -> None:
     layer |= {f"midlayer.mlp.{each}_proj.weight" for each in ("gate", "up", "down")}
     layer |= {f"midlayer.{each}.weight" for each in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
     assert stored.keys() == layer | {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
+    norms = {f"fc_norm.{place}.weight" for place in range(len(FEATURE_LAYERS))}
+    assert random_head(NORMED_SHAPE).state_dict().keys() - random_head().state_dict().keys() == norms
     # d2t is added to a drafted id; t2d marks the target's tokens that may be drafted.
     drafted = torch.arange(SHAPE.draft_tokens) + stored["d2t"]
     assert tuple(drafted.tolist()) == VOCABULARY.target_ids
@@ -188,7 +222,16 @@ def test_a_head_that_repeats_the_embedding_is_read(folder: Path) -> None:
     assert EagleHead.load(folder, target_layers=2).shape == SHAPE
 
 
-@pytest.mark.parametrize("changed", [{"hidden_size": "wide"}, {"intermediate_size": None}, {"hidden_size": 32}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hidden_size": "wide"},
+        {"intermediate_size": None},
+        {"hidden_size": 32},
+        {"fc_norm": True},
+        {"norm_before_residual": True},
+    ],
+)
 def test_a_folder_without_a_head_or_with_one_that_does_not_fit_its_configuration_is_refused(
     folder: Path, changed: dict[str, object]
 ) -> None:
