@@ -94,12 +94,14 @@ class Entrant:
         """Return the grid at a temperature: without sampling, the published law equals the shared noise."""
         return {name: values for name, values in self.grid.items() if temperature or name != "law"}
 
-    def build(self, root: bytes, choice: OptionValues, case: RequestCase) -> Strategy:
-        """Return the strategy of the request with the digest `root`."""
+    def build(self, root: bytes, choice: OptionValues, case: RequestCase | None) -> Strategy:
+        """Return the strategy of the request with the digest `root`; what is known of it is None for a model's."""
         more: dict[str, Any] = {}
         if self.options is not None:
             own = {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
-            if choice.get("drafter") == BY_LABEL and "drafters" in own:
+            if case is None:
+                pass
+            elif choice.get("drafter") == BY_LABEL and "drafters" in own:
                 own["authors"] = case.authors[: own["drafters"]]
             elif choice.get("drafter") == BY_LABEL:
                 own["author"] = case.authors[0] if case.authors else None

@@ -32,7 +32,7 @@ from cosine_lab.simulation.report import SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_lab.simulation.swarm import numbered_nonces
-from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
+from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, ModelWorkload, TraceWorkload, Workload
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
@@ -180,17 +180,21 @@ def sum_of_checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in ("mismatches", "violations")}
 
 
-def run_cell(cell: Cell) -> CellResult:
-    """Run a cell. Raises `UsageError` for an impossible cell, and for a request that did not finish."""
+def run_cell(cell: Cell, models: ModelWorkload | None = None) -> CellResult:
+    """Run a cell, with `models` in place of recorded candidates if given.
+
+    Raises `UsageError` for an impossible cell, and for a request that did not finish.
+    """
     plays = entrant(cell.strategy)
     scenario, traces = staged(cell)
-    workload = TraceWorkload(scenario, traces)
-    cases = _cases(scenario, workload, cell)
+    recorded = TraceWorkload(scenario, traces)
+    workload: Workload = models or recorded
+    cases = _cases(scenario, recorded, cell) if models is None else {}
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
     # With the default options a client finds the number of drafters by trial; otherwise the options set it.
     counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
     kind: StrategyKind = replace(
-        plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=counts
+        plays.kind, make=lambda root: plays.build(root, cell.choice, cases.get(root)), drafter_counts=counts
     )
     report = run_scenario(scenario, strategies={kind.name: kind}, workload=workload, verifier_options=options)
     if len(report.finished) < scenario.total_requests:

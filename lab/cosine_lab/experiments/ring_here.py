@@ -7,7 +7,7 @@ waited for: those fed in time come together with the one before, one that was fe
 takes a traversal.
 
 With a `device` the passes of stages and drafters take emulated times, the questions are recorded ones, and the same
-ring runs in virtual time: what differs is the simulation's fault, or this machine's.
+models run in the same ring in virtual time: what differs is the simulation's fault, or this machine's.
 """
 
 import tempfile
@@ -35,6 +35,7 @@ from cosine_lab.experiments.here import (
 )
 from cosine_lab.experiments.here_cores import token_shares, with_all_columns
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
+from cosine_lab.simulation.workload import ModelWorkload
 from cosine_node.demo.race import OPTIONS, RacedWay
 from cosine_node.demo.swarm import Cast, running_nodes
 from cosine_node.passes.emulation import Emulation
@@ -186,7 +187,10 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
 
 
 def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterator[JsonRow]:
-    """Yield the speed-up of each way over the same ring in virtual time, beside the measured one."""
+    """Yield the speed-up of each way over the same ring in virtual time, beside the measured one.
+
+    The same models write the same texts, unless the prompts of the family's recorded texts are not kept.
+    """
     stage_ms = Emulation.parse(options.device).verifier_ms
     experts = tuple(model.rpartition("-")[2] for model in options.volunteers)
     prompts = Prompts(family=options.family, count=options.prompts)
@@ -201,14 +205,24 @@ def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterat
             "seed": options.seed,
         }
         plain = {**scenario, "drafters": 0, "max_drafters": 0}
-        alone = run_cell(Cell(strategy=PLAIN.name, scenario=plain, prompts=prompts))
+        traces = prompts.traces(temperature)
+        models = None
+        if all(trace.asked for trace in traces):
+            models = ModelWorkload(
+                target_model=options.target,
+                drafted_by=options.general,
+                traces=traces,
+                max_new_tokens=options.tokens,
+            )
+        alone = run_cell(Cell(strategy=PLAIN.name, scenario=plain, prompts=prompts), models)
         for row in found:
             ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
             ours |= {"domains": experts} if experts else {}
             ours |= {"max_drafters": 0} if row["way"] == RacedWay.COPYING.value else {}
             ours |= {"home": GENERALIST} if options.home != "none" else {}
             choice = {"policy": SHIPS}
-            helped = run_cell(Cell(strategy=OURS.name, choice=choice, scenario=ours, prompts=prompts))
+            cell = Cell(strategy=OURS.name, choice=choice, scenario=ours, prompts=prompts)
+            helped = run_cell(cell, models)
             times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
             yield {
                 "emulated_rtt_ms": rtt_ms,

@@ -1,11 +1,13 @@
 """The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from cosine_engine import zoo
 from cosine_engine.base import PREFIX, Engine, Row
+from cosine_engine.load_options import LoadOptions
+from cosine_engine.models.loading import load, open_model
 from cosine_engine.ngram import NgramEngine
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
@@ -178,6 +180,53 @@ class TraceWorkload:
             sampling=Sampling(temperature=trace.temperature, seed=trace.seed),
             max_new_tokens=tokens,
             stream=trace.stream[:tokens],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWorkload:
+    """The models of a family themselves, over the prompts of its recorded texts.
+
+    drafted_by: Model of all drafters.
+    """
+
+    target_model: str
+    drafted_by: str
+    traces: Sequence[Trace]
+    max_new_tokens: int
+    streams: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        return self.traces[0].eos
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self.traces[0].vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return load(open_model(self.target_model), LoadOptions())
+
+    def drafter(self, index: int) -> Engine:
+        return load(open_model(self.drafted_by), LoadOptions(), target=open_model(self.target_model))
+
+    def home(self, index: int) -> Engine:
+        return self.drafter(index)
+
+    def task(self, number: int) -> Task:
+        trace = self.traces[number % len(self.traces)]
+        sampling = Sampling(temperature=trace.temperature, seed=trace.seed)
+        if trace.number not in self.streams:
+            self.streams[trace.number] = plain_stream(
+                self.target(0), trace.asked, sampling, tokens=self.max_new_tokens, eos=self.eos
+            )
+        stream = self.streams[trace.number]
+        return Task(
+            domain=trace.domain,
+            prompt=trace.asked,
+            sampling=sampling,
+            max_new_tokens=self.max_new_tokens,
+            stream=stream,
         )
 
 
