@@ -34,7 +34,7 @@ class CompiledHead:
         shape, layer = head.shape, head.midlayer
         attention, output = layer.self_attn, head.lm_head
         assert isinstance(output, HeldLinear), "all linear layers are converted"
-        self._head = head
+        self._head: EagleHead = head
         sizes = DecoderShape(
             hidden=shape.width,
             entering=2 * shape.width,

@@ -74,7 +74,9 @@ def test_the_norms_are_those_of_each_captured_layer_and_of_what_is_fed_back() ->
     head, plain = random_head(NORMED_SHAPE), random_head()
     plain.load_state_dict({name: each for name, each in head.state_dict().items() if "fc_norm" not in name})
     seen, output = made_of(TEXT), torch.randn(3, SHAPE.width)
-    layers = [normed(each, norm.weight) for each, norm in zip(seen.chunk(3, -1), head.fc_norm, strict=True)]
+    layers = [
+        normed(each, weight) for each, weight in zip(seen.chunk(3, -1), head.fc_norm.parameters(), strict=True)
+    ]
     torch.testing.assert_close(head.fuse(seen), plain.fuse(torch.cat(layers, -1)))
     feature = head.fed_back(output)
     torch.testing.assert_close(feature, normed(output, head.norm.weight))

@@ -142,8 +142,8 @@ def new_head(model: Any, vocabulary: DraftVocabulary, feature_layers: Sequence[i
         _begin_weight(head.midlayer.hidden_norm.weight, state.get("input_layernorm.weight"), width)
         head.fc.weight.normal_(0, NEW_WEIGHT_DEVIATION)
         head.fc.weight[:, -width:] += torch.eye(width)
-        for norm in (head.norm, head.fc_norm[-1]):
-            _begin_weight(norm.weight, body.norm.weight.detach().float().cpu(), width)
+        for weight in (head.norm.weight, *head.fc_norm[-1].parameters()):
+            _begin_weight(weight, body.norm.weight.detach().float().cpu(), width)
         head.lm_head.weight.copy_(output[torch.tensor(vocabulary.target_ids)])
     return head
 
