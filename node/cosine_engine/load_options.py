@@ -1,4 +1,4 @@
-"""How a model is loaded: by which library, in which numbers, with how much memory, and for whom."""
+"""The options of loading a model: library, numerics, memory and role."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +57,10 @@ class VllmOptions:
         return self.tensor_parallel * self.pipeline_parallel
 
 
+def _ignore(stage: str) -> None:
+    """Ignore a stage; a lambda could not be pickled for the doctor's child process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """The options of loading a model: those of the command line, then those of its role."""
@@ -82,7 +86,7 @@ class LoadOptions:
     """The target's layers whose inputs a draft head reads."""
     is_served: bool = False
     """True to compare a GGUF file in PyTorch with llama.cpp first, if that is installed."""
-    tell: Callable[[str], object] = lambda stage: None
+    tell: Callable[[str], object] = _ignore
     """Called at the beginning of each stage of loading."""
 
     @property

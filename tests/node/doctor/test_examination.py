@@ -220,7 +220,7 @@ def child_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[F
     (folder / "child.py").write_text(FIRST + code)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setattr(module, "EXAMINATION", "child")
-    first, *others = examined(plan_of(folder=folder))[0]
+    first, *others = examined(plan_of(node_of("ngram"), folder=folder))[0]
     assert first == Finding("a", CheckStatus.OK, "well")
     return others
 
