@@ -66,7 +66,7 @@ class LoopThread:
             raise
 
     def refuse_own_thread(self) -> None:
-        """Raises `UsageError` in the loop's own thread, where waiting would deadlock."""
+        """Raise `UsageError` in the loop's own thread, where waiting would deadlock."""
         if threading.current_thread() is self._thread:
             raise UsageError("A blocking call in the client's own thread would never end; use another thread.")
 
@@ -132,10 +132,10 @@ class TextStream:
     """
 
     def __init__(self, thread: LoopThread, stream: AsyncTextStream, *, client: "Client | None" = None) -> None:
-        """The generation begins at once. It keeps the client, which would otherwise end it when nobody has it."""
+        """Begin the generation. The stream references the client, whose collection would end the generation."""
         chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
 
-        # Without a reference to this object, which ends the generation when nobody reads it.
+        # Holds no reference to this object, whose collection ends the generation.
         async def read() -> Generation:
             async with stream:
                 async for chunk in stream:
@@ -162,7 +162,7 @@ class TextStream:
             raise
         if isinstance(item, Chunk):
             return item
-        # The end stays the end, however often it is asked for.
+        # Every later call also ends the iteration.
         self._chunks.put(item)
         raise StopIteration(self._thread.wait(item))
 
@@ -183,8 +183,8 @@ class TextStream:
 class Client:
     """A client that generates text with a swarm, for programs without asyncio and any number of threads.
 
-    It joins the network with its first call, and leaves it at the end of its `with` block, by `close`, or when
-    nobody has it any more. What it learns about peers is kept for later clients.
+    It joins the network with its first call, and leaves it at the end of its `with` block, by `close`, or when it
+    is garbage-collected. What it learns about peers is kept for later clients.
 
     Args:
         initial_peers: Addresses of nodes of the network, or an invitation.
@@ -232,9 +232,9 @@ class Client:
 
     @lists_options(GenerationOptions)
     def submit(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "Future[Generation]":
-        """Start a generation; cancel the future to end it. It raises as `generate`."""
+        """Start a generation; cancel the future to end it. The future raises as `generate`."""
         future = self._thread.submit(lambda: self._client.generate(prompt, **options))
-        # Keeps this client while somebody has the future.
+        # The future keeps a reference to this client.
         future.add_done_callback(self._outlive)
         return future
 

@@ -33,7 +33,7 @@ from cosine_p2p.request.options import (
     merge_options,
 )
 from cosine_p2p.request.results import Generation
-from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing
+from cosine_p2p.session.auditing import AUDIT_ANSWER_S, UNFORESEEABLE, Auditing
 from cosine_p2p.session.job import Shared
 from cosine_p2p.session.peer_search import REUSE_S, Forms, PeerSearch, RecentFinds
 from cosine_p2p.session.plan import Ask, GenerationPlan, Wanted
@@ -76,7 +76,7 @@ class Swarm(Protocol):
         """Return the checked tokenizer of a target, from a local folder or from one of its verifiers."""
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
-        """Return the digest that a name stands for; `offered` counts verifiers by digest. Raises `UsageError`."""
+        """Return the digest of a name; `offered` counts verifiers by digest. Raises `UsageError`."""
 
     async def close(self) -> None: ...
 
@@ -123,7 +123,7 @@ class Lifetime:
         self._is_over = True
 
     def check(self) -> None:
-        """Raises `UsageError` in a forked process and after the end."""
+        """Raise `UsageError` in a forked process and after the end."""
         if not self.is_of_this_process:
             raise UsageError("This client was made before the process forked; make a client after the fork.")
         if self._is_over:
@@ -131,8 +131,8 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The client in a network."""
+class _Joined:
+    """The state of a client that has joined a network."""
 
     swarm: Swarm
     finds: RecentFinds
@@ -196,8 +196,8 @@ class AsyncClient:
         )
         self._lifetime = Lifetime()
         self._connecting = asyncio.Lock()
-        self._place: _Place | None = None
-        # A long text takes some tenths of a second, and holds up no other.
+        self._joined: _Joined | None = None
+        # A long text takes some tenths of a second, and blocks no other.
         self._threads = [Threads("signatures", 1), Threads("texts", PLACES), Threads("chats", PLACES)]
         self._offload, self._offload_texts, self._offload_chats = [offload or each for each in self._threads]
         self._encoder = PromptEncoder(self._offload_texts, self._offload_chats)
@@ -222,29 +222,29 @@ class AsyncClient:
         if not self._lifetime.is_of_this_process or self._lifetime.is_over:
             return
         self._lifetime.end()
-        if self._place is not None:
-            await self._place.host.probation.close()
-            await self._place.host.auditing.close()
+        if self._joined is not None:
+            await self._joined.host.probation.close()
+            await self._joined.host.auditing.close()
             await asyncio.gather(*(forms.close() for forms in self._forms))
-            self._memory.distances.measure_again(self._place.host.links)
+            self._memory.distances.measure_again(self._joined.host.links)
             self._memory.write(now_s=asyncio.get_running_loop().time())
-            await self._place.leave()
+            await self._joined.leave()
         for threads in self._threads:
             threads.close()
 
-    async def _connected(self) -> _Place:
+    async def _connected(self) -> _Joined:
         self._lifetime.begin()
         async with self._connecting:
-            if self._place is None:
-                place = await self._join_network()
+            if self._joined is None:
+                joined = await self._join_network()
                 # The client may be closed meanwhile.
                 if self._lifetime.is_over:
-                    await place.leave()
+                    await joined.leave()
                 self._lifetime.check()
-                self._place = place
-        return self._place
+                self._joined = joined
+        return self._joined
 
-    async def _join_network(self) -> _Place:
+    async def _join_network(self) -> _Joined:
         swarm, clock = await self._join(), asyncio.get_running_loop().time
         links = Links(
             swarm.transport, on_flood=lambda peer_id: self._memory.failures.note_failed(peer_id, now_s=clock())
@@ -270,18 +270,18 @@ class AsyncClient:
             own_texts=self._own_texts,
             observer=self._options.get("observer"),
         )
-        place = _Place(swarm, RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s), host)
+        joined = _Joined(swarm, RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s), host)
         self._memory.restore(now_s=clock())
         if self._target.name == ALL_TARGETS:
             try:
-                listed = await place.finds.find_some(Role.VERIFIER, ALL_TARGETS, wanted=WANTED_NODES)
+                listed = await joined.finds.find_some(Role.VERIFIER, ALL_TARGETS, wanted=WANTED_NODES)
                 named = [record for record in listed if is_name(record.target)]
                 self._options = {**self._options, "target": only_target(named)}
             except BaseException:
-                await place.leave()
+                await joined.leave()
                 raise
             self._target = Target.parse(self.target)
-        return place
+        return joined
 
     @lists_options(GenerationOptions)
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
@@ -330,15 +330,15 @@ class AsyncClient:
         return Wanted(prompt=checked, options=asked, otherwise=otherwise, cache_scope=cache_scope)
 
     async def _begin(self, wanted: Wanted) -> Run:
-        place = await self._connected()
+        joined = await self._connected()
         nonce, asked = self._nonces(), wanted.options
-        search = self._search(place, asked, random.Random(nonce).random)
+        search = self._search(joined, asked, random.Random(nonce).random)
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
         looking = asyncio.ensure_future(search.look_up_drafters())
         try:
             patience_s = min(self._patience_s, asked["timeout_s"])
             candidates = await search.find(takes_recalled=True, patience_s=patience_s)
-            codec = await self._codec(place, candidates.records)
+            codec = await self._codec(joined, candidates.records)
             encoded = await self._encoded(codec, wanted.prompt, candidates.records)
             texts = await self._encoder.encode_options(codec, encoded.reply, asked)
             found = await looking
@@ -351,7 +351,7 @@ class AsyncClient:
             ask=Ask(
                 tokens=encoded.tokens,
                 options={**wanted.otherwise, **applied.options, **asked, **texts.options},
-                client=place.swarm.transport.peer_id,
+                client=joined.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),
             ),
@@ -368,17 +368,17 @@ class AsyncClient:
         forms = Forms(search, candidates, plan.ask)
         if candidates.are_recalled:
             self._forms.append(forms)
-        return Run(plan, codec, forms, place.host)
+        return Run(plan, codec, forms, joined.host)
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Encode a prompt once, for several calls of `start`. Raises as `start`."""
-        checked, place = read_prompt(prompt), await self._connected()
-        search = self._search(place, self._options, random.Random(0).random)
+        checked, joined = read_prompt(prompt), await self._connected()
+        search = self._search(joined, self._options, random.Random(0).random)
         verifiers = (await search.find(patience_s=self._patience_s)).records
-        return await self._encoded(await self._codec(place, verifiers), checked, verifiers)
+        return await self._encoded(await self._codec(joined, verifiers), checked, verifiers)
 
-    async def _codec(self, place: _Place, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
-        codec = await place.swarm.text_codec(verifiers)
+    async def _codec(self, joined: _Joined, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
+        codec = await joined.swarm.text_codec(verifiers)
         if self._own_texts is not None:
             await self._own_texts.begin(codec, verifiers[0].tokenizer_digest.hex())
         return codec
@@ -402,21 +402,21 @@ class AsyncClient:
     @property
     def swarm(self) -> Swarm:
         """The connection to the network. Raises `UsageError` before the client has joined."""
-        if self._place is None:
+        if self._joined is None:
             raise UsageError("The client has not joined a network yet; `connect` joins it.")
-        return self._place.swarm
+        return self._joined.swarm
 
     def checks(self) -> Mapping[str, int]:
         """Return the number of each verifier's texts that were checked and found correct, by peer id."""
         return self._memory.standings.all_checks(asyncio.get_running_loop().time())
 
-    async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = ANSWER_S) -> tuple[Evidence, ...]:
+    async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = AUDIT_ANSWER_S) -> tuple[Evidence, ...]:
         """Have other verifiers judge signed texts, each within `wait_s`, and apply the findings.
 
         Returns the evidence in the same order. A claim with invalid signatures is returned unchanged.
         """
-        place, trust = await self._connected(), self._options["trust"]
-        return await place.host.auditing.judged(evidence, place.swarm.directory, trust=trust, wait_s=wait_s)
+        joined, trust = await self._connected(), self._options["trust"]
+        return await joined.host.auditing.judged(evidence, joined.swarm.directory, trust=trust, wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:
@@ -430,8 +430,8 @@ class AsyncClient:
 
     async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
         """Run `work` with the target's tokenizer in a thread. Raises as `start` and `work`."""
-        place = await self._connected()
-        codec = await place.swarm.text_codec(await self.find_verifiers())
+        joined = await self._connected()
+        codec = await joined.swarm.text_codec(await self.find_verifiers())
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
                 return await self._offload_chats(partial(work, codec))
@@ -459,11 +459,11 @@ class AsyncClient:
             raise UsageError(f"There is no strategy {name!r}; choose one of {known}.")
         return self._strategies[name]
 
-    def _search(self, place: _Place, options: ClientOptions, chance: Chance) -> PeerSearch:
+    def _search(self, joined: _Joined, options: ClientOptions, chance: Chance) -> PeerSearch:
         return PeerSearch(
-            finds=place.finds,
-            shared=place.host.shared,
-            choose_digest=place.swarm.choose_digest,
+            finds=joined.finds,
+            shared=joined.host.shared,
+            choose_digest=joined.swarm.choose_digest,
             target=self._target,
             named=self.target,
             strategy=self._strategy_kind(options),

@@ -153,7 +153,7 @@ class FairQueue(Generic[_T]):
         self._turns.note(user, cost, present=self._waiting)
 
     def take_where(self, is_meant: Callable[[_T], bool]) -> list[_T]:
-        """Remove and return the requests that are meant."""
+        """Remove and return the requests that match."""
         taken = [item for queue in self._waiting.values() for item in queue if is_meant(item)]
         for user, queue in self._waiting.items():
             self._waiting[user] = deque(item for item in queue if not is_meant(item))

@@ -3,8 +3,8 @@
 A link is `cosine:` and parts with commas between: `network=NAME` or `swarm=ID`, `until=DAY`, and addresses of
 nodes, which begin with a slash. It has no character that a shell or a URI changes.
 
-A link for one member of a private swarm has `key` and `certificate` in place of `swarm` and `until`: whoever has it
-is that member. All other links hold no secret, and a private swarm still asks for a certificate.
+A link for one member of a private swarm has `key` and `certificate` in place of `swarm` and `until`: its holder is
+that member. All other links hold no secret, and a private swarm still asks for a certificate.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class NewMember:
     def accept(self) -> None:
         """Store key and certificate. Raises `UsageError`."""
         load_identity(self.key_file, new=Identity.from_seed(self.seed))
-        # Later lines are the member's.
+        # The member may have added lines.
         if self.swarm_file.exists():
             return
         try:
@@ -171,7 +171,7 @@ class Invitation:
 def follow_invitations(initial_peers: Sequence[str], access: Access) -> tuple[tuple[str, ...], Access]:
     """Replace the links among initial peers by their addresses; return these and the access to their network.
 
-    Raises `UsageError` for an invitation that is damaged or over, or to another network than `access`.
+    Raises `UsageError` for an invitation that is damaged or expired, or leads to another network than `access`.
     """
     peers: list[str] = []
     for peer in initial_peers:
@@ -188,7 +188,7 @@ def _entering(invitation: Invitation, access: Access) -> Access:
     """Return the access to the network of an invitation; store its admission, if any. Raises `UsageError`."""
     is_over = invitation.last_day is not None and datetime.now(UTC).date() > invitation.last_day
     admission = invitation.admission
-    # From then on the swarm file decides, in which the founder's later certificates are.
+    # An existing swarm file may have a later certificate of the founder.
     if is_over and not (admission is not None and admission.swarm_file.exists()):
         raise UsageError(f"The invitation was valid until {invitation.last_day}; ask for a new one.")
     if invitation.network == access.network:

@@ -247,7 +247,7 @@ def joining(
     else:
         parse_initial_peers(peers)
 
-    # The memory is separate for each set of initial peers, which stand for a swarm.
+    # Each set of initial peers, which identifies a swarm, has a separate memory.
     swarm = " ".join((access.network, *sorted(peers)))
     swarm_memory = (memory or ClientMemory()).of_swarm(swarm, target=target)
 

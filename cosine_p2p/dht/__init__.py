@@ -1,1 +1,1 @@
-"""Signed records in the cells of a DHT: what is stored where, checked by whoever stores or reads it."""
+"""Signed records in the cells of a DHT, checked by each node that stores or reads them."""

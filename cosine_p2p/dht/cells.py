@@ -165,7 +165,7 @@ class DhtDirectory:
         self._memory.note_found(role, target, [sealed[record.peer_id, record.sequence] for record in found])
         clocks, now_s = self._opener.clocks, self._clock()
         if not found and (problem := clocks.problem(now_s)):
-            raise ClockOff(f"nobody was found, and {problem}")
+            raise ClockOff(f"no node was found, and {problem}")
         if news := clocks.news(now_s):
             logger.warning("%s", news)
         return found

@@ -105,7 +105,7 @@ class RecordOpener:
 
 
 def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
-    """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
+    """Raise `MalformedMessage` unless `record` belongs in `cell` of `network`."""
     prefix = cell.rpartition("/")[2]
     names = (record.target, record.target_digest.hex(), ALL_TARGETS)
     if len(prefix) > MAX_DEPTH or not hash_prefix(record.peer_id).startswith(prefix):

@@ -22,7 +22,7 @@ def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
 
 
 def unheld(held: Iterable[LayerRange], *, layers: int) -> list[LayerRange]:
-    """The layers that nobody holds, as maximal ranges in order."""
+    """The layers that no stage holds, as maximal ranges in order."""
     runs = groupby(enumerate(holders(held, layers=layers)), key=lambda layer: bool(layer[1]))
     gaps = [[index for index, _ in run] for is_held, run in runs if not is_held]
     return [LayerRange(first=gap[0], end=gap[-1] + 1, layers=layers) for gap in gaps]
@@ -56,10 +56,10 @@ def bars(counts: Sequence[int]) -> str:
 
 
 def gaps_sentence(gaps: Sequence[LayerRange]) -> str:
-    """The sentence that names the layers that nobody holds. Needs at least one gap."""
+    """The sentence that names the layers that no stage holds. Needs at least one gap."""
     names = [str(gap) for gap in gaps]
     joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"Layers {joined} of {gaps[0].layers} are held by nobody."
+    return f"Layers {joined} of {gaps[0].layers} are held by no stage."
 
 
 def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:

@@ -38,7 +38,7 @@ NoteRecord = Callable[[NodeRecord], object]
 
 
 class DiscoverCells:
-    """`Cells` that asks `initial_peers`, then nodes in records, which `note_record` gets. `asked`: who answered."""
+    """`Cells` of `initial_peers`, then of nodes in records, which `note_record` gets. `asked` nodes answered."""
 
     def __init__(
         self,

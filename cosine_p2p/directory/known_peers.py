@@ -9,7 +9,7 @@ from cosine_p2p.transport.addresses import parse_dialable
 MAX_PEERS: Final = 16  # Bounds the file: enough that some of them still exist after days.
 MAX_DIALLED: Final = 5  # The number of known peers that are dialled with the initial ones.
 MAX_ADDRESSES: Final = 4  # Bounds the addresses of one peer.
-SILENCE_S: Final = 600.0  # How long an initial peer that did not answer is dialled after the others.
+DIAL_LATER_S: Final = 600.0  # How long an initial peer that did not answer is dialled after the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class KnownPeer:
 
 def order_peers(initial: Sequence[str], known: Sequence[KnownPeer], *, now_s: float) -> tuple[str, ...]:
     """The addresses to dial, in order: initial peers, known peers that answered, silent initial peers."""
-    silent = {peer.peer_id for peer in known if not peer.has_answered and now_s - peer.asked_at_s < SILENCE_S}
+    silent = {peer.peer_id for peer in known if not peer.has_answered and now_s - peer.asked_at_s < DIAL_LATER_S}
     met = [peer for peer in known if peer.has_answered][:MAX_DIALLED]
     trusted = [maddr for maddr in initial if maddr.rpartition("/")[2] not in silent]
     return tuple(dict.fromkeys([*trusted, *(maddr for peer in met for maddr in peer.maddrs), *initial]))

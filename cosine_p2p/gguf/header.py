@@ -134,7 +134,7 @@ def _whole(file: Path) -> GgufHeader:
         names = part_names(file.name)
     number = first.metadata.get(PART_NUMBER)
     if number != 0:
-        raise UsageError(f"{file} is no model by itself but part of one; name the first of its {count} parts.")
+        raise UsageError(f"{file} is only a part of a model; name the first of its {count} parts.")
     if len(names) != count:
         raise UsageError(f"{file} is the first of {count} parts; its name must end in {_part(1, count)}.")
     parts = tuple(file.with_name(name) for name in names)

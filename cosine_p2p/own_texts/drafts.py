@@ -29,7 +29,7 @@ MIN_PATH_PROBABILITY: Final = 0.1  # The same as for a verifier's own look-ups.
 
 
 def _likelihood(matching: int) -> float:
-    """Return the share of next tokens that come after a match of so many tokens."""
+    """Return the share of next tokens that come after a match of this length."""
     return matching / (matching + 3)
 
 

@@ -69,7 +69,7 @@ class OwnTexts:
         self._files: dict[_File, int] = {}
         self._making: asyncio.Future[None] | None = None
         self._rests_until_s = 0.0
-        self._has_told = False
+        self._has_logged = False
 
     def index(self) -> TextIndex | None:
         """The latest index; None before the first update."""
@@ -143,9 +143,9 @@ class OwnTexts:
             found.add((str(replies), replies.stat().st_size, replies.stat().st_mtime_ns))
         latest = sorted(found, key=lambda file: (-file[2], file))
         count = bisect_right(list(accumulate(size for _, size, _ in latest)), MAX_BYTES)
-        if count < len(latest) and not self._has_told:
+        if count < len(latest) and not self._has_logged:
             logger.warning("The texts to draft from exceed %d MB: the latest are used.", MAX_BYTES // 10**6)
-            self._has_told = True
+            self._has_logged = True
         return latest[:count]
 
     def _made(self, found: list[_File], codec: TextTokenizer) -> tuple[TextIndex, dict[_File, int]]:

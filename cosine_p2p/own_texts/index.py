@@ -84,7 +84,7 @@ class TextIndex:
         return tokens, [self.order[first + number * found // count] for number in range(count)]
 
     def after(self, begin: int, tokens: int) -> tuple[int, ...]:
-        """Return at most so many tokens after a place, to the end of its text."""
+        """Return at most `tokens` tokens after a place, up to the end of its text."""
         words = self.words[WORD * max(0, begin - tokens) : WORD * begin]
         found = [word - 1 for word in reversed(unpack(f">{len(words) // WORD}I", words))]
         return tuple(found[: found.index(-1)] if -1 in found else found)

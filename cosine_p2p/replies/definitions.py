@@ -25,7 +25,7 @@ tags:
 </tool_call>"""
 
 
-def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+def tools_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return variants of a chat with tools described by the system, or by the user's first message."""
     turns = [turn for role, run in groupby(messages, key=lambda each: each["role"]) for turn in _turns(role, run)]
     if not tools:

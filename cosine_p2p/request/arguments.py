@@ -41,7 +41,7 @@ def read_argument(name: str, value: object, kind: ArgumentKind[_T]) -> _T:
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> None:
-    """Raises `UsageError` for an unknown name, with similar or all known ones."""
+    """Raise `UsageError` for an unknown name, with similar or all known ones."""
     names = list(known)
     if name not in names:
         nearest = get_close_matches(name, names, n=1) or names

@@ -240,9 +240,9 @@ class ClientOptions(GenerationOptions, total=False):
         deny: Do not talk to this peer, or to those in this file, one peer id a line.
         lan: Without initial peers, find nodes in the local network. Default: yes.
         transport: full (hivemind) or light (py-libp2p); COSINE_TRANSPORT decides, else full where it is installed.
-        listen: Listen on ports of this machine, for direct ways to nodes behind routers; for a client that stays.
+        listen: Listen on ports, for direct connections to nodes behind routers; for long-lived clients.
     Run:
-        observer: Is told of every generation.
+        observer: Object that is notified of every generation.
     """
 
     target: Annotated[str | None, Option(text("the name of a target"), everyday=True)]

@@ -62,7 +62,7 @@ class AppliedConfig:
     options: Mapping[str, int | float] = field(default_factory=dict)
     not_honoured: tuple[str, ...] = ()
 
-    def told_options(self) -> tuple[str, ...]:
+    def options_text(self) -> tuple[str, ...]:
         return tuple(f"{name} {value:g}" for name, value in self.options.items())
 
 
@@ -115,7 +115,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmReport:
-    """How a swarm generated a text. Signatures prove `accepted`; the other figures of a verifier are its own."""
+    """The swarm's part in a generation. Signatures prove `accepted`; the other figures are verifiers' claims."""
 
     strategy: str = ""
     rounds: int = 0

@@ -24,7 +24,7 @@ from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_p2p.trust.standing import Standings
-from cosine_p2p.trust.voices import Opinion, Poll, in_turns, voices
+from cosine_p2p.trust.voices import Opinion, Poll, alternating, voices
 from cosine_protocol.audit import AUDIT, AskAudit, Audited, AuditVerdict, open_verdict
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import (
@@ -42,7 +42,7 @@ from cosine_protocol.verify import TRANSCRIPT_EVERY_TOKENS, Transcript
 MAX_ASKED: Final = 64  # Bounds a poll. Polls are rare: a judge outvoted twice is rejected.
 # An audit of 200 tokens takes four passes (decision 27) once an auditor has time for it. With shorter timeouts
 # more audits are lost, with longer ones few are gained.
-ANSWER_S: Final = 60.0  # An auditor prefers prompts for half a minute (`cosine_node.verifier.audits`).
+AUDIT_ANSWER_S: Final = 60.0  # An auditor prefers prompts for half a minute (`cosine_node.verifier.audits`).
 FINISH_S: Final = 10.0  # When a program exits: enough for audits in progress.
 HOLD_S: Final = 1.0  # Maximum delay of text for the answer of the verifier that continues; a later answer ends it.
 TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS  # Replayed in one pass: unsigned tokens, as many signed.
@@ -57,7 +57,7 @@ class Judge:
 
     numerics: str
     stages: frozenset[str] = frozenset()
-    place: str = ""
+    address_range: str = ""
 
     @classmethod
     def of(cls, record: NodeRecord) -> "Judge":
@@ -66,7 +66,7 @@ class Judge:
 
 def has_ranges(judges: Mapping[str, Judge]) -> bool:
     """Return whether the judges have different address ranges."""
-    return len({judge.place for judge in judges.values()}) > 1
+    return len({judge.address_range for judge in judges.values()}) > 1
 
 
 @dataclass(slots=True)
@@ -158,10 +158,10 @@ class Auditing:
         """Ask judges until one finds no error, or a poll is decided."""
         known = judges.get(claim.author)
         author = {claim.author} | (known.stages if known is not None else frozenset())
-        beside = {known.place} - {""} if known is not None and has_ranges(judges) else set[str]()
+        shared = {known.address_range} - {""} if known is not None and has_ranges(judges) else set[str]()
 
         def rank(peer: str) -> tuple[bool, bool]:
-            return not author.isdisjoint(judges[peer].stages | {peer}), judges[peer].place in beside
+            return not author.isdisjoint(judges[peer].stages | {peer}), judges[peer].address_range in shared
 
         waiting = sorted((peer for peer in self._drawn(judges) if peer != claim.author), key=rank)[:MAX_ASKED]
         opinions: list[Opinion] = []
@@ -171,7 +171,7 @@ class Auditing:
                 opinion, answer = answered
                 opinions.append(opinion)
                 if judges[judge].numerics == claim.request.numerics:
-                    audit.evidence[index] = audit.evidence[index].stated(judge, answer, place=opinion.place)
+                    audit.evidence[index] = audit.evidence[index].stated(judge, answer, place=opinion.address_range)
             if is_decided(Poll.of(opinions, author=author), left=left):
                 break
         state = state_of(Poll.of(opinions, author=author)) if waiting else AuditState.NO_AUDITOR
@@ -181,9 +181,9 @@ class Auditing:
     def _drawn(self, judges: Mapping[str, Judge]) -> list[str]:
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
-        turns = in_turns(fit, {peer: judge.place for peer, judge in judges.items()})
+        drawn = alternating(fit, {peer: judge.address_range for peer, judge in judges.items()})
         # Peers that failed recently may not answer; their answers count as any other's.
-        return sorted(turns, key=lambda peer: peer in avoided)
+        return sorted(drawn, key=lambda peer: peer in avoided)
 
     async def _opinion(
         self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
@@ -193,17 +193,17 @@ class Auditing:
             return None
         answer, verdict = answered
         is_accusation = accuses(verdict, claim.request, numerics=judges[judge].numerics)
-        place = await self._place(judge, judges)
-        return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place), answer
+        address_range = await self._range_of(judge, judges)
+        return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), address_range), answer
 
-    async def _place(self, peer: str, judges: Mapping[str, Judge]) -> str:
+    async def _range_of(self, peer: str, judges: Mapping[str, Judge]) -> str:
         """Return the address range where a peer was seen, else the one that it announces."""
         if not has_ranges(judges):
             return ""
         with suppress(PeerLost):
             if seen := await self._transport.address_of(peer):
                 return range_of(seen)
-        return judges[peer].place if peer in judges else ""
+        return judges[peer].address_range if peer in judges else ""
 
     async def judged(
         self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
@@ -234,7 +234,7 @@ class Auditing:
     async def _ask(self, auditor: str, claim: AskAudit) -> tuple[Audited, AuditVerdict] | None:
         """Return one auditor's answer and verdict; None without a credible one."""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(AUDIT_ANSWER_S):
                 link = await self._links.get(auditor, AUDIT)
                 await check_knows(link, claim.request)
                 answer = await link.ask(replace(claim, number=next(self._numbers)))
@@ -248,7 +248,7 @@ class Auditing:
             # It may be busy, of an older version, or have another limit: none of these is penalised.
             reason = error
         except TimeoutError:
-            reason = f"no answer within {ANSWER_S:g} s"
+            reason = f"no answer within {AUDIT_ANSWER_S:g} s"
         logger.info("no audit by %s: %s", auditor[-PEER_LETTERS:], reason)
         return None
 

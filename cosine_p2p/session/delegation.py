@@ -21,7 +21,9 @@ from cosine_protocol.verify import Credit, Delegate
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26).
 LEAST_RTT_PASSES: Final = 0.25
 LEAST_RTT_S: Final = 0.005  # Round trips on one machine take 1 to 4 ms (measured).
-SILENCE_S: Final = 10.0  # Twice the time that a delegate waits for a drafter (`cosine_p2p.session.drafters`).
+DRAFTER_SILENCE_S: Final = (
+    10.0  # Twice the time that a delegate waits for a drafter (`cosine_p2p.session.drafters`).
+)
 
 
 class Coordinator(Enum):
@@ -153,9 +155,9 @@ class Delegation:
 
     def check_silence(self, now_s: float) -> None:
         since_s = self._silent_since_s
-        is_silent = since_s is not None and now_s - since_s > SILENCE_S
+        is_silent = since_s is not None and now_s - since_s > DRAFTER_SILENCE_S
         if self.coordinator is Coordinator.VERIFIER and is_silent:
-            self._blame(f"nothing was heard of drafters for {SILENCE_S:.0f} s", now_s)
+            self._blame(f"nothing was heard of drafters for {DRAFTER_SILENCE_S:.0f} s", now_s)
 
     def _blame(self, reason: str, now_s: float) -> None:
         self.taken_back = reason

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from cosine_p2p.session.counts import DrafterLedger
-from cosine_p2p.session.delegation import SILENCE_S
+from cosine_p2p.session.delegation import DRAFTER_SILENCE_S
 from cosine_p2p.session.drafts import Drafts, SignedDraft
 from cosine_p2p.session.job import Job, Shared
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
@@ -31,7 +31,7 @@ from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
 from cosine_protocol.identity import check_signature
 from cosine_protocol.stream import Final as FinalMessage
 
-START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than the timeout of links.
+START_TIMEOUT_S: Final = DRAFTER_SILENCE_S / 2  # Longer than the timeout of links.
 MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory per drafter; far more than arrive during one check.
 
 

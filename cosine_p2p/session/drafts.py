@@ -20,11 +20,11 @@ MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory per author: twice 
 
 @dataclass(slots=True, eq=False)
 class SignedDraft:
-    """A fragment. `is_checked`: its signature is valid. `is_told`: the client of a delegate has it."""
+    """A fragment. `is_checked`: its signature is valid. `is_reported`: the client of a delegate has it."""
 
     fragment: Fragment
     is_checked: bool = False
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class SignedNode(NamedTuple):
@@ -57,7 +57,7 @@ class Drafts:
         for node, digest in zip(draft.nodes, digests, strict=True):
             positions.append(draft.position if node.parent == BASE else positions[node.parent] + 1)
             known = own.get(digest)
-            keeps = known is not None and (known.signed.is_checked or known.signed.is_told)
+            keeps = known is not None and (known.signed.is_checked or known.signed.is_reported)
             own.note(digest, SignedNode(node.confidence, known.signed if known and keeps else signed))
         self._drafted_positions.update(at for at in positions if self._position <= at < MAX_NEW_TOKENS)
         return digests

@@ -106,7 +106,7 @@ class OtherVerifiers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the sessions of one client share: links, threads, and measurements of peers."""
+    """The state that the sessions of one client share: links, threads, and measurements of peers."""
 
     links: PeerLinks
     offload: Offload

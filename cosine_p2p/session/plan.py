@@ -40,7 +40,7 @@ NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the caller of a client wants, checked."""
+    """The checked request of a client's caller."""
 
     prompt: str | tuple[int, ...] | Chat | EncodedPrompt
     options: ClientOptions
@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What is asked of any verifier of the target."""
+    """The part of a request that is the same for all verifiers of the target."""
 
     tokens: tuple[int, ...]
     """The prompt."""
@@ -146,7 +146,7 @@ def forms_of(
         is_odd = not level and (len(form.verifiers) == 1 if is_cramped else 2 * judges < len(verifiers))
         return -level, is_odd, is_cramped
 
-    return sorted(_that_can_be_told(forms), key=rank)
+    return sorted(_within_log_probability_limit(forms), key=rank)
 
 
 def _whole_request(ask: Ask, target: NodeRecord) -> Request:
@@ -176,7 +176,7 @@ def _whole_request(ask: Ask, target: NodeRecord) -> Request:
     )
 
 
-def _that_can_be_told(forms: Sequence[RequestForm]) -> list[RequestForm]:
+def _within_log_probability_limit(forms: Sequence[RequestForm]) -> list[RequestForm]:
     """Return the forms whose log-probabilities fit the limit. Raises `OptionRefused` if none does."""
     found, refusal = [], ""
     for form in forms:
@@ -224,7 +224,7 @@ def _constraint(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Constraint |
     name = kinds[0].option
     if len(kinds) > 1:
         raise OptionRefused(
-            name, f"{' and '.join(kind.option for kind in kinds)} say what the text must be: give one of them."
+            name, f"{' and '.join(kind.option for kind in kinds)} constrain the text: give one of them."
         )
     if not eos:
         raise OptionRefused(name, f"With {name} a text must be able to end, and here no token ends it.")

@@ -18,7 +18,7 @@ from cosine_protocol.records import NodeRecord
 from cosine_protocol.verify import TRANSCRIPT_EVERY_TOKENS
 
 TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS  # The first signed part: a difference can be audited.
-TRIAL_S: Final = 30.0  # A verifier that takes a second per token is useless.
+PROBATION_S: Final = 30.0  # A verifier that takes a second per token is useless.
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Probation:
             strategy=done.job.strategy,
             verifiers=AnnouncedVerifier.by_peer([newcomer]),
             drafters=(),
-            deadline_s=now_s + TRIAL_S,
+            deadline_s=now_s + PROBATION_S,
             cache_scope=done.job.cache_scope,
         )
         session = Session(job, shared)
@@ -98,6 +98,6 @@ class Probation:
             logger.info("new verifier %s generated different tokens and signed nothing", name)
             return
         audit = self._auditing.start(claims, candidates.judges())
-        await audit.wait(TRIAL_S)
+        await audit.wait(PROBATION_S)
         if audit.state is not AuditState.PASSED:
             logger.info("new verifier %s generated different tokens: %s", name, audit.state)

@@ -486,7 +486,7 @@ class Session:
             upstream.link.post(Tree(upstream.number, block.base, block.position, nodes, authors))
 
     def _draft(self) -> None:
-        """Send drafts from the user's own texts, as the verifier's own: nobody is credited for them."""
+        """Send drafts from the user's own texts, for which no drafter is credited."""
         if self._own is not None and self._upstream is not None:
             nodes = tuple(self._own.draft())
             if nodes:

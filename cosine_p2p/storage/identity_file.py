@@ -21,7 +21,7 @@ def default_identity_file() -> Path:
 
 
 def load_identity(file: Path | None = None, *, new: Identity | None = None) -> Identity:
-    """Load the identity in `file`. If missing it is created with mode 0600, with a key of its own or `new`.
+    """Load the identity in `file`. If missing it is created with mode 0600 and a new key or `new`.
 
     Raises `UsageError`.
     """

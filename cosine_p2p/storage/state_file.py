@@ -19,7 +19,7 @@ class StateFile:
     def __init__(self, name: str, *, max_bytes: int, file: Path | None = None) -> None:
         self.path = file or state_folder() / name
         self._max_bytes = max_bytes
-        self._has_told = False
+        self._has_logged = False
         self._cannot_write = False
 
     def read(self) -> dict[str, Any]:
@@ -34,8 +34,8 @@ class StateFile:
             logger.debug("%s: %s", self.path, error)
         if isinstance(value, dict):
             return value
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_logged:
+            self._has_logged = True
             logger.warning("%s is broken and counts as empty; what is noted next replaces it", self.path)
         return {}
 

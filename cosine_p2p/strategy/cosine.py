@@ -7,11 +7,11 @@ verifier. A fragment is attached to the tree, and changed nodes are sent if thei
 (`_reroute`), and nodes that have become likely are sent. Nothing is sent before a verifier has opened, nor while
 no drafter is allowed.
 
-A drafter that is `DRAFTING` may be `RELEASED`, `RECALLED`, and `ON_TRIAL` once it has started, until it drafts.
+A drafter that is `DRAFTING` may be `RELEASED`, `RECALLED`, and `RESUMED` once it has started, until it drafts.
 
 A drafter without a new draft for `SILENT_TOKENS` committed tokens backs off, each time for twice as long, and the
 router forgets it meanwhile. The router picks the allowed number of the others; those of little weight are
-released, those picked are recalled if there is room. A drafter on trial stays until it has drafted something new,
+released, those picked are recalled if there is room. A resumed drafter stays until it has drafted something new,
 and the best that has drafted is not released for one that has not. Drafters may start, and late drafts may arrive,
 in any state.
 """
@@ -115,7 +115,7 @@ class DrafterState(Enum):
     """The state of a drafter that is not lost."""
 
     DRAFTING = auto()
-    ON_TRIAL = auto()  # Drafting after a recall, until it has drafted something new.
+    RESUMED = auto()  # Drafting after a recall, until it has drafted something new.
     RELEASED = auto()
     BACKING_OFF = auto()  # Released for a while because it drafted nothing new.
     RECALLED = auto()  # Asked to follow again and not started yet.
@@ -140,15 +140,15 @@ class Drafter:
 
     @property
     def is_active(self) -> bool:
-        return self.state in (DrafterState.DRAFTING, DrafterState.ON_TRIAL)
+        return self.state in (DrafterState.DRAFTING, DrafterState.RESUMED)
 
     @property
     def is_judged(self) -> bool:
         return self.judged_tokens >= JUDGED_TOKENS
 
     def start(self, facts: DrafterStarted) -> None:
-        is_on_trial = self.state in (DrafterState.RECALLED, DrafterState.ON_TRIAL)
-        self.state = DrafterState.ON_TRIAL if is_on_trial else DrafterState.DRAFTING
+        has_resumed = self.state in (DrafterState.RECALLED, DrafterState.RESUMED)
+        self.state = DrafterState.RESUMED if has_resumed else DrafterState.DRAFTING
         self.facts, self.silent_tokens = facts, 0
 
     def back_off(self, seen_tokens: int) -> None:
@@ -161,7 +161,7 @@ class Drafter:
         """Note a committed token for which this drafter, or only others, had drafted."""
         if has_drafted:
             # Drafts sent before a release may come after it.
-            if self.state is DrafterState.ON_TRIAL:
+            if self.state is DrafterState.RESUMED:
                 self.state = DrafterState.DRAFTING
             self.judged_tokens += 1
             self.silent_tokens = self.backoff_tokens = 0
@@ -352,7 +352,7 @@ class Cosine:
         if not limit:
             return set()
         weights = self._router.weights()
-        wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
+        wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.RESUMED}
         # The best of those that have drafted is replaced only by another that has drafted.
         proven = [author for author in self._active() if author not in wanted]
         wanted.update(sorted(proven, key=lambda author: -weights[author])[:1])

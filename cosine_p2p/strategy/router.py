@@ -29,7 +29,7 @@ single author drafts, since the mixture compares only authors that draft: a lead
 it, and so behind those that are silent."""
 WORSE_NATS: Final = 0.5  # The stand-in's loss per token: the variation of steady text.
 WORST_NATS: Final = 2.0  # The stand-in's maximum, which a leader that is seldom right exceeds.
-FIRST_TOKENS: Final = 8  # Tokens that a new leader's usual loss stands for.
+FIRST_TOKENS: Final = 8  # Weight in tokens of a new leader's usual loss.
 USUAL_TOKENS: Final = 64  # Tokens over which the leader's loss is averaged.
 
 

@@ -233,7 +233,7 @@ class DrafterCount:
         self._left_tokens -= len(authors)
         trial.note_time(seconds)
         self._note(trial, worth, seconds, tokens=len(authors), is_drafted=drafted > 0)
-        # A pass over copied tokens takes longer whoever drafts.
+        # A pass over copied tokens takes longer with any drafter.
         if len(authors) == worth and self._least_pass_s < math.inf and not self._is_look and self._way == trial.way:
             if self._way:
                 plain_speed = (1.0 + self._home_tokens) / self._least_pass_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from cosine_p2p.replies.definitions import told_in_words
+from cosine_p2p.replies.definitions import tools_in_words
 from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.chat import RESERVED, Chat, Message
@@ -71,10 +71,10 @@ def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) ->
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text of a chat; `is_told`: its tools are described as text, since the template omits them."""
+    """The text of a chat; `describes_tools`: its tools are described as text, since the template omits them."""
 
     text: str
-    is_told: bool = False
+    describes_tools: bool = False
 
 
 def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
@@ -105,9 +105,9 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
             raise
         except PromptRefused as refused:
             refusal = refused
-    for turns in told_in_words(messages, tools):
+    for turns in tools_in_words(messages, tools):
         try:
-            return RenderedChat(_render(codec, chat, turns, None), is_told=True)
+            return RenderedChat(_render(codec, chat, turns, None), describes_tools=True)
         except TemplateStopped:
             raise
         except PromptRefused:
@@ -249,7 +249,7 @@ def _encoded_prediction(codec: TextTokenizer, given: str | Sequence[int]) -> tup
 def _encoded_chat(codec: TextTokenizer, chat: Chat, rendered: RenderedChat, most_tokens: int) -> EncodedPrompt:
     codec.check_length(rendered.text, most_tokens)
     tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
-    return EncodedPrompt(tokens, reply_form(codec, chat, rendered.text, is_told=rendered.is_told))
+    return EncodedPrompt(tokens, reply_form(codec, chat, rendered.text, describes_tools=rendered.describes_tools))
 
 
 def _encoded(codec: TextTokenizer, prompt: str | tuple[int, ...], most_tokens: int) -> EncodedPrompt:

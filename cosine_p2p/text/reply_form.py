@@ -49,7 +49,7 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_choice(chat: Chat) -> None:
-    """Raises `OptionRefused` for a required tool that does not exist."""
+    """Raise `OptionRefused` for a required tool that does not exist."""
     names = schemas_of(chat.tools or ())
     choice = chat.tool_choice
     if isinstance(choice, NamedTool) and choice.name not in names:
@@ -58,11 +58,11 @@ def check_choice(chat: Chat) -> None:
         raise OptionRefused("tool_choice", "tool_choice needs tools to choose from; give some.")
 
 
-def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) -> ReplyForm:
-    """Return the form of the reply to a checked chat with this text; `is_told`: its tools are described as text."""
+def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, describes_tools: bool) -> ReplyForm:
+    """Return the form of the reply to a checked chat; `describes_tools`: its tools are described as text."""
     tools = schemas_of(usable_tools(chat))
-    dialect = Dialect.of(codec.chat_template(chat.template, has_tools=bool(tools) and not is_told))
-    if is_told:
+    dialect = Dialect.of(codec.chat_template(chat.template, has_tools=bool(tools) and not describes_tools))
+    if describes_tools:
         dialect = replace(dialect, calls=HERMES)
     elif dialect.calls is None:
         dialect = replace(dialect, calls=GENERIC)

@@ -57,7 +57,7 @@ class Dictionaries:
 @cache
 def environment() -> Any:
     """Return jinja2's sandbox with the settings, globals and tags that chat templates expect."""
-    # Importable once `main` has added their folder.
+    # Importable only after `main` has added their folder.
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError
     from jinja2.ext import Extension, LoopControlExtension

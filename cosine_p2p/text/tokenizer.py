@@ -78,7 +78,7 @@ class TextTokenizer:
         return max(map(len, self.library.get_vocab()), default=1)
 
     def check_length(self, text: str, most_tokens: int = MAX_PROMPT_TOKENS) -> None:
-        """Raises `PromptTooLong` for a text that has more tokens by its number of characters."""
+        """Raise `PromptTooLong` for a text that has more tokens by its number of characters."""
         most = most_tokens * self.longest_token
         if len(text) > most:
             raise PromptTooLong(

@@ -56,7 +56,7 @@ class TransportConfig:
         return self.listens or not self.client_mode
 
     def check(self) -> None:
-        """Raises `UsageError` naming the first address that is malformed, or lacks a peer id."""
+        """Raise `UsageError` naming the first address that is malformed, or lacks a peer id."""
         for maddr in (*self.host_maddrs, *self.announce_maddrs):
             _split(maddr, example=_EXAMPLE)
         for maddr in self.announce_maddrs:
@@ -66,7 +66,7 @@ class TransportConfig:
 
 
 def check_peer_addresses(maddrs: Iterable[str]) -> None:
-    """Raises `UsageError` naming the first address that is malformed or lacks a peer id."""
+    """Raise `UsageError` naming the first address that is malformed or lacks a peer id."""
     for maddr in maddrs:
         example = f"{_EXAMPLE}/p2p/12D3KooW..."
         if "p2p" not in dict(_split(maddr, example=example)):
@@ -85,7 +85,7 @@ def peer_of(maddr: str) -> str:
 
 
 def check_ports_free(host_maddrs: Sequence[str]) -> None:
-    """Raises `UsageError` if a port is in use: p2pd sets SO_REUSEPORT and reports no error."""
+    """Raise `UsageError` if a port is in use: p2pd sets SO_REUSEPORT and reports no error."""
     for maddr in host_maddrs:
         address = parsed(maddr)
         if address is None or address.host_kind not in ("ip4", "ip6"):

@@ -1,7 +1,7 @@
 """The local network, where nodes find each other without addresses: multicast DNS over IPv4 (RFC 6762, RFC 6763).
 
-A node advertises its peer id, the name of its network, or the id of its private swarm, and the private addresses
-of the interfaces that it listens on. Nothing of that is proved: an advertisement costs whoever believes it a dial.
+A node advertises its peer id, the name of its network, or the id of its private swarm, and the private addresses of
+the interfaces that it listens on. Advertisements are not proved: a false one costs its reader a dial.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Interface, ip_address
 from typing import TYPE_CHECKING, Final
 
-from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.addresses import AddressScope, scope_of
 from cosine_p2p.transport.reach import LEAST_PORT, parsed
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import public_key_of
@@ -25,12 +25,12 @@ LOG = logging.getLogger(__name__)
 
 LAN_VARIABLE: Final = "COSINE_LAN"  # The name of an environment variable.
 SERVICE: Final = "_cosine-p2p._tcp.local."
-SEARCH_S: Final = 3.0  # The time of a search that finds nobody, in which zeroconf asks three times.
+SEARCH_S: Final = 3.0  # The duration of a search without results, in which zeroconf asks three times.
 PAUSE_S: Final = 0.2  # Others answer at most 0.12 s after the first (RFC 6762, section 6).
-ANSWER_S: Final = 0.5  # Timeout for what a first answer left out.
+DETAILS_S: Final = 0.5  # Timeout for what a first answer left out.
 MAX_NEIGHBOURS: Final = 32  # Bounds a look, which returns some by chance if there are more.
 MAX_HOSTS: Final = 4  # Bounds the addresses of one neighbour.
-MAX_NAMED_BYTES: Final = 200  # A text of DNS holds 255; names that begin alike are told apart later.
+MAX_NAMED_BYTES: Final = 200  # A text of DNS holds 255; names with equal beginnings are distinguished later.
 
 
 def is_allowed() -> bool:
@@ -44,7 +44,7 @@ def local_links() -> tuple[IPv4Interface, ...]:
 
     ips = (ip for adapter in ifaddr.get_adapters() for ip in adapter.ips)
     found = [IPv4Interface((ip.ip, ip.network_prefix)) for ip in ips if isinstance(ip.ip, str)]
-    return tuple(link for link in found if reach_of(str(link.ip)) is Reach.PRIVATE)
+    return tuple(link for link in found if scope_of(str(link.ip)) is AddressScope.PRIVATE)
 
 
 def listening_at(host_maddrs: Iterable[str], links: Sequence[IPv4Interface]) -> dict[IPv4Interface, int]:
@@ -58,7 +58,7 @@ def listening_at(host_maddrs: Iterable[str], links: Sequence[IPv4Interface]) -> 
 
 
 def near_maddrs(peer_id: str, hosts: Iterable[str], port: int, links: Iterable[IPv4Interface]) -> tuple[str, ...]:
-    """The addresses of a neighbour in the networks of `links`; none for what is no node."""
+    """The addresses of a neighbour in the networks of `links`; none for another service."""
     try:
         public_key_of(peer_id)
     except BadSignature:
@@ -67,7 +67,7 @@ def near_maddrs(peer_id: str, hosts: Iterable[str], port: int, links: Iterable[I
     near = [
         host
         for host in hosts
-        if reach_of(host) is Reach.PRIVATE and any(ip_address(host) in network for network in networks)
+        if scope_of(host) is AddressScope.PRIVATE and any(ip_address(host) in network for network in networks)
     ]
     return tuple(
         f"/ip4/{host}/tcp/{port}/p2p/{peer_id}" for host in near[:MAX_HOSTS] if LEAST_PORT <= port < 65_536
@@ -75,7 +75,7 @@ def near_maddrs(peer_id: str, hosts: Iterable[str], port: int, links: Iterable[I
 
 
 class Lan:
-    """Sockets on `links`, which ask for neighbours from time to time. Made by `open_lan`."""
+    """Sockets on `links` that query for neighbours periodically. Created by `open_lan`."""
 
     def __init__(self, zeroconf: "AsyncZeroconf", links: Sequence[IPv4Interface]) -> None:
         self._zeroconf = zeroconf
@@ -91,11 +91,11 @@ class Lan:
             f"{peer_id}.{SERVICE}",
             port,
             properties={b"network": network.encode()[:MAX_NAMED_BYTES]},
-            # The name of the machine is nobody's business.
+            # The name of the machine stays private.
             server=f"{peer_id}.local.",
             parsed_addresses=[str(link.ip) for link, other in ports.items() if other == port],
         )
-        # Whoever claims this node's name must not keep it from being found.
+        # Another claim to this node's name must not hide the node.
         await self._zeroconf.async_register_service(info, cooperating_responders=True)
 
     async def neighbours(self, network: str) -> dict[str, tuple[str, ...]]:
@@ -110,7 +110,7 @@ class Lan:
                 info = AsyncServiceInfo(SERVICE, name)
             except BadTypeInNameException:
                 return ()
-            if not info.load_from_cache(zeroconf) and not await info.async_request(zeroconf, 1000 * ANSWER_S):
+            if not info.load_from_cache(zeroconf) and not await info.async_request(zeroconf, 1000 * DETAILS_S):
                 return ()
             hosts = info.parsed_addresses(IPVersion.V4Only)
             is_named = info.properties.get(b"network") == named
@@ -126,15 +126,15 @@ class Lan:
 
 @asynccontextmanager
 async def open_lan(links: Sequence[IPv4Interface]) -> AsyncIterator[Lan]:
-    """Raises `OSError` where there can be no sockets for multicast."""
+    """Open the sockets. Raises `OSError` if the system has none for multicast."""
     from zeroconf import Error, IPVersion
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
-    # It logs what strangers send; what it cannot do it raises.
+    # It logs the input of strangers; failures are raised.
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
     try:
         zeroconf = AsyncZeroconf(interfaces=[str(link.ip) for link in links], ip_version=IPVersion.V4Only)
-        # What it hears is read from the cache.
+        # The answers are read from its cache.
         browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[lambda **_: None])
         try:
             yield Lan(zeroconf, links)

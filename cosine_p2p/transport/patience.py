@@ -41,7 +41,7 @@ async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, 
         except PeerLost as lost:
             if clock() >= until_s:
                 raise
-            note(f"Nobody of the network answers yet, asking again ({lost})")
+            note(f"No node of the network answers yet, asking again ({lost})")
         await asyncio.sleep(JOIN_PAUSE_S)
 
 

@@ -36,7 +36,7 @@ class PeerGate:
         return self.membership.certificate if self.membership is not None else b""
 
     def check_denied(self, peer_id: str) -> None:
-        """Raises `NotAMember` if a peer is denied."""
+        """Raise `NotAMember` if a peer is denied."""
         if self._denied is not None and peer_id in self._denied:
             raise NotAMember("it is denied")
 
@@ -46,19 +46,19 @@ class PeerGate:
             self._denied.note_disconnected(peer_id)
 
     def check(self, peer_id: str, certificate: bytes) -> None:
-        """Raises `NotAMember` unless a peer with this certificate is admitted."""
+        """Raise `NotAMember` unless a peer with this certificate is admitted."""
         self.check_denied(peer_id)
         if self.membership is not None:
             self.membership.check(certificate, peer_id=peer_id)
 
     def check_met(self, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer that was admitted before still is."""
+        """Raise `NotAMember` unless a peer that was admitted before still is."""
         self.check_denied(peer_id)
         if self.membership is not None:
             self.membership.check_met(peer_id)
 
     def check_dial(self, peer_id: str) -> None:
-        """Raises `PeerLost` if a peer is denied."""
+        """Raise `PeerLost` if a peer is denied."""
         try:
             self.check_denied(peer_id)
         except NotAMember as refused:

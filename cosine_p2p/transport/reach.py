@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
+from cosine_p2p.transport.addresses import Address, AddressScope, parse_address, scope_of
 
 OBSERVERS: Final = 4  # Peers that must see one address before libp2p punches (go-libp2p 0.32, `ActivationThresh`).
 LEAST_PORT: Final = 1024  # Lower ports belong to services of routers and printers.
 
 
 class ReachKind(StrEnum):
-    """How a node is reached, the best way first."""
+    """The ways in which a node is reached, best first."""
 
     DIRECT = "direct"
     PUNCHED = "punched"
@@ -39,7 +39,7 @@ class Reachable:
             ReachKind.RELAYED: f"others reach this node only through {through}",
             ReachKind.LOCAL: "only machines in its network reach this node",
             ReachKind.UNTESTED: "it is unknown whether others reach this node",
-            ReachKind.NOBODY: "nobody can reach this node",
+            ReachKind.NOBODY: "no peer can reach this node",
         }[self.kind]
         return f"{said}: {self.reason}" if self.reason else said
 
@@ -65,7 +65,7 @@ class Findings:
 
 
 def judge_reach(found: Findings) -> Reachable:
-    public = [maddr for maddr in found.own if reach_at(maddr) is Reach.PUBLIC]
+    public = [maddr for maddr in found.own if scope_at(maddr) is AddressScope.PUBLIC]
     only = "over IPv6 alone" if _is_v6_only(found.own) else ""
     relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
     if found.dialled_back:
@@ -91,7 +91,7 @@ def judge_reach(found: Findings) -> Reachable:
         reason = "the peers that tried to dial the address that it announces have not come through yet"
         return Reachable(kind=ReachKind.UNTESTED, addresses=tuple(public), reason=reason)
     if public and not found.asked_back:
-        # Nobody says otherwise.
+        # No peer contradicts it.
         addresses = tuple(public)
         return Reachable(kind=ReachKind.UNTESTED, addresses=addresses, reason=only or "no peer has tried")
     door = "a firewall" if public else "its router"
@@ -129,10 +129,10 @@ def parsed(maddr: str) -> Address | None:
         return None
 
 
-def reach_at(maddr: str) -> Reach:
-    """The reach of the IP address (or of the relay's) in a multiaddr."""
+def scope_at(maddr: str) -> AddressScope:
+    """The scope of the IP address (or of the relay's) in a multiaddr."""
     address = parsed(maddr)
-    return reach_of(address.host) if address is not None else Reach.NOBODY
+    return scope_of(address.host) if address is not None else AddressScope.NONE
 
 
 def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
@@ -141,10 +141,10 @@ def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
     def rank(maddr: str) -> tuple[int, bool, bool]:
         address = parsed(maddr)
         if address is None:
-            return Reach.LOOPBACK + 1, True, True
+            return AddressScope.LOOPBACK + 1, True, True
         is_name = address.host_kind.startswith("dns")
-        reach = Reach.PUBLIC if is_name else reach_of(address.host) or Reach.LOOPBACK + 1
-        return reach, reach is Reach.PRIVATE and address.host not in local, not address.is_plain_tcp
+        scope = AddressScope.PUBLIC if is_name else scope_of(address.host) or AddressScope.LOOPBACK + 1
+        return scope, scope is AddressScope.PRIVATE and address.host not in local, not address.is_plain_tcp
 
     return sorted(dict.fromkeys(maddrs), key=rank)
 
@@ -155,13 +155,15 @@ def _relay_of(maddr: str) -> str | None:
 
 
 def _of_this_network(own: Sequence[str]) -> tuple[str, ...]:
-    """The addresses with the widest reach."""
-    widest = min((reach for maddr in own if (reach := reach_at(maddr))), default=Reach.NOBODY)
-    return tuple(maddr for maddr in own if reach_at(maddr) is widest)
+    """The addresses of the widest scope."""
+    widest = min((scope for maddr in own if (scope := scope_at(maddr))), default=AddressScope.NONE)
+    return tuple(maddr for maddr in own if scope_at(maddr) is widest)
 
 
 def _is_v6_only(own: Iterable[str]) -> bool:
     kinds = {
-        address.host_kind for address in map(parsed, own) if address and reach_of(address.host) != Reach.LOOPBACK
+        address.host_kind
+        for address in map(parsed, own)
+        if address and scope_of(address.host) != AddressScope.LOOPBACK
     }
     return kinds == {"ip6"}

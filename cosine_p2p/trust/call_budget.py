@@ -10,7 +10,7 @@ PEER_RATE: Final = 50.0  # Units a second: more than twice what a reader of sixt
 PEER_BURST: Final = 100.0  # Units. A reader of a whole directory of 70 nodes asks each for about 20 cells.
 RANGE_FACTOR: Final = 4.0  # The budget of an address range in budgets of a peer.
 MAX_REFUSED: Final = 50  # Consecutive calls over the budget after which a peer is silenced.
-SILENCE_S: Final = 60.0
+SILENCED_S: Final = 60.0
 MAX_BUCKETS: Final = 4096  # Bounds memory.
 
 
@@ -42,7 +42,7 @@ class CallBudget:
         self._ranges = Remembered[str, _Bucket](MAX_BUCKETS)
 
     def spend(self, peer_id: str, units: float, *, address_range: str = "", now_s: float) -> bool:
-        """Spend a peer's and its range's units; `MAX_REFUSED` refusals in a row silence it for `SILENCE_S`."""
+        """Spend a peer's and its range's units; `MAX_REFUSED` refusals in a row silence it for `SILENCED_S`."""
         peer = self._bucket(self._peers, peer_id, now_s, 1.0)
         of_range = self._bucket(self._ranges, address_range, now_s, RANGE_FACTOR) if address_range else None
         if now_s < peer.silent_until_s:
@@ -51,7 +51,7 @@ class CallBudget:
             # A peer is not silenced for the calls of others in its range.
             peer.refused += peer.tokens < units
             if peer.refused >= MAX_REFUSED:
-                peer.refused, peer.silent_until_s = 0, now_s + SILENCE_S
+                peer.refused, peer.silent_until_s = 0, now_s + SILENCED_S
             return False
         peer.refused = 0
         peer.tokens -= units
@@ -68,7 +68,7 @@ class CallBudget:
         bucket.low_s = max(0.0, bucket.low_s + (elapsed_s if is_low else -elapsed_s))
         bucket.tokens -= units
         if bucket.low_s >= self._flood_s:
-            bucket.low_s, bucket.silent_until_s = 0.0, now_s + SILENCE_S
+            bucket.low_s, bucket.silent_until_s = 0.0, now_s + SILENCED_S
         return max(0.0, -bucket.tokens / self._peer_rate)
 
     def is_silenced(self, peer_id: str, *, now_s: float) -> bool:

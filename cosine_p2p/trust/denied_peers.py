@@ -49,7 +49,7 @@ class BanFile:
         # More than the bounds allow: 12 bytes a character of `why`, and 150 for the rest.
         self._file = StateFile("bans.json", max_bytes=16 << 20, file=file)
         self._clock = clock
-        self._has_told = False
+        self._has_logged = False
 
     def read(self) -> dict[str, Ban]:
         """The bans that have not ended, by peer id, the latest end last."""
@@ -99,8 +99,8 @@ class BanFile:
                         bans[peer_id] = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
                 case _:
                     broken += 1
-        if broken and not self._has_told:
-            self._has_told = True
+        if broken and not self._has_logged:
+            self._has_logged = True
             sentence = "%s: %d of %d bans cannot be read and do not hold"
             logger.warning(sentence, self._file.path, broken, len(values))
         return bans
@@ -160,7 +160,7 @@ class DeniedPeers:
         offender.disconnected = 0
         ban = self._bans.ban_flooder(peer_id, "it flooded this node each time it came back")
         logger.warning(
-            "peer %s is banned for %g h: it was disconnected again and again, and goes on. "
+            "peer %s is banned for %g h: it floods again after several disconnections. "
             "`cosine-node ban %s --lift` ends that",
             peer_id,
             round((ban.until_s - now_s) / 3600, 1),

@@ -78,7 +78,7 @@ class FoundedSwarm:
             return cls(folder, identity, json.loads((folder / LEDGER_FILE).read_text("utf-8")))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UsageError(
-                f"{folder / LEDGER_FILE}, where the members of the swarm stand, is missing or broken."
+                f"{folder / LEDGER_FILE}, the list of the swarm's members, is missing or broken."
             ) from None
 
     @property

@@ -135,7 +135,7 @@ class Membership:
         return read_certificate(self.certificate).ends_at_s
 
     def check_own(self) -> None:
-        """Raises `UsageError` unless our certificate is valid now."""
+        """Raise `UsageError` unless our certificate is valid now."""
         try:
             self.check(self.certificate, peer_id=self.peer_id)
         except NotAMember as reason:
@@ -155,7 +155,7 @@ class Membership:
         self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
 
     def check_met(self, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer has shown a certificate that is valid now."""
+        """Raise `NotAMember` unless a peer has shown a certificate that is valid now."""
         known = self._met.get(peer_id)
         if known is None:
             raise NotAMember("no certificate was shown")

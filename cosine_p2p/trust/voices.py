@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A judge's opinion on a text, and what it depends on: the `stages` and the address range `place`."""
+    """A judge's opinion on a text, and what it depends on: the `stages` and the `address_range`."""
 
     judge: str
     is_accusation: bool
     stages: frozenset[str] = frozenset()
-    place: str = ""
+    address_range: str = ""
 
     @property
     def computers(self) -> frozenset[str]:
@@ -29,7 +29,7 @@ class Opinion:
 
     @property
     def grounds(self) -> frozenset[str]:
-        return self.computers | {self.place} if self.place else self.computers
+        return self.computers | {self.address_range} if self.address_range else self.computers
 
 
 def voices(words: Sequence[Collection[str]]) -> int:
@@ -63,12 +63,12 @@ class Poll:
         return cls(voices(accusing), voices(clearing))
 
 
-def in_turns(peers: Iterable[str], places: Mapping[str, str]) -> list[str]:
-    """Reorder peers so that no place has a second turn before each had its first; unknown places count as one."""
-    turns = Counter[str]()
+def alternating(peers: Iterable[str], ranges: Mapping[str, str]) -> list[str]:
+    """Reorder peers so that address ranges alternate; unknown ranges count as one."""
+    counts = Counter[str]()
     numbered = []
     for peer in peers:
-        place = places.get(peer, "")
-        numbered.append((turns[place], peer))
-        turns[place] += 1
+        address_range = ranges.get(peer, "")
+        numbered.append((counts[address_range], peer))
+        counts[address_range] += 1
     return [peer for _, peer in sorted(numbered, key=lambda each: each[0])]

@@ -34,9 +34,9 @@ SURVEY_EVERY_S: Final = 1.0
 """More often than in a real network, since surveys of a simulated one are free."""
 MEAN_PAUSE_S: Final = 1.0
 """Pause between two requests of a client."""
-# Of every 45 s a verifier is away for 12 and later a drafter for 8, for five hours: so within a minute whoever
-# watches sees both fail and come back, and for more than half of the time all are there. A verifier stays away for
-# three times the 4 s after which a silent one is left.
+# Of every 45 s a verifier is away for 12 and later a drafter for 8, for five hours: so within a minute a user #
+# sees both fail and return, and for more than half of the time all are present. A verifier stays away for three
+# times the 4 s after which a silent one is left.
 FIRST_DEATH_S: Final = 20.0
 DEATHS_EVERY_S: Final = 45.0
 DEATHS: Final = 400
@@ -81,7 +81,7 @@ class ReplayCodec(TextTokenizer):
         return self._traces.numbered(int(text)).prompt()
 
     def can_follow(self, prompt: Sequence[int]) -> bool:
-        """Return True if the text after a stand-in prompt, which is no text itself, can be separated from it."""
+        """Return True if the text after a stand-in prompt can be separated from it."""
         return not self.decode(prompt).endswith(REPLACEMENT)
 
 

@@ -1,4 +1,4 @@
-"""The commands of a client, and the program that runs them beside those of other distributions.
+"""The commands of a client, and the program that runs them and those of other distributions.
 
-In come arguments and the tables of a configuration file; out go text or JSON and an exit code.
+Input: arguments and a configuration file. Output: text or JSON, and an exit code.
 """

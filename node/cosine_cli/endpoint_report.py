@@ -24,7 +24,7 @@ def sign_report(report: Mapping[str, Any], author: Identity) -> dict[str, str]:
 
 
 def open_report(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says, with its author. Raises `UsageError` unless the author signed it."""
+    """The content of a report, and its author. Raises `UsageError` unless the author signed it."""
     try:
         text, author = str(value[NAME]), str(value["author"])
         signature = base64.b64decode(str(value["signature"]), validate=True)
@@ -35,7 +35,7 @@ def open_report(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sentences(report: Mapping[str, Any]) -> str:
-    """A report for people: the verdict, what it rests on, and how often it errs."""
+    """A report for people: the verdict, its evidence, and its error rates."""
     try:
         departed = ", ".join(
             f"{numerics} {100 * count / report['positions']:.1f} %"

@@ -18,7 +18,7 @@ from cosine_p2p.request.options import ClientOptions, Prompt
 from cosine_p2p.request.origins import told_origins
 from cosine_p2p.request.results import AppliedConfig, Generation, Progress
 from cosine_protocol.errors import UsageError
-from cosine_protocol.numerics import repeats, told_numerics, told_repetition
+from cosine_protocol.numerics import numerics_text, repeats, repetition_text
 from cosine_terminal.help_screen import everyday
 from cosine_terminal.interrupts import run_interruptibly
 from cosine_terminal.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
@@ -180,7 +180,7 @@ def _summary(done: Generation) -> str:
             *(
                 []
                 if not swarm.numerics or repeats(swarm.numerics)
-                else [f"{told_repetition(swarm.numerics)}: its verifier has {told_numerics(swarm.numerics)}"]
+                else [f"{repetition_text(swarm.numerics)}: its verifier has {numerics_text(swarm.numerics)}"]
             ),
             *dict.fromkeys(
                 f"verifier {short_peer_id(one.peer_id)}: {one.drafts}" for one in swarm.verifiers if one.drafts
@@ -202,7 +202,7 @@ def config_lines(applied: AppliedConfig) -> list[str]:
     """Lines about the options of the model's generation config, and about those that are not supported."""
     lines = []
     if applied.options:
-        given = ", ".join(applied.told_options())
+        given = ", ".join(applied.options_text())
         lines.append(f"the model's own generation config gave {given}; --generation-config none is without it")
     if applied.not_honoured:
         lost = printable(", ".join(applied.not_honoured))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 600.0
 WORDS: Final[Mapping[AuditState, str]] = {
-    AuditState.UNANSWERED: "nobody has judged it",
+    AuditState.UNANSWERED: "not judged yet",
     AuditState.PASSED: "most of its judges agree",
     AuditState.SUSPECTED: "one judge accuses, and there is no other",
     AuditState.DISPUTED: "its judges disagree",

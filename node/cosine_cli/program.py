@@ -31,7 +31,7 @@ from cosine_terminal.companions import NODES, OF_NODES, installed_part, tui
 from cosine_terminal.help_screen import ALL, HELP, Everyday, Group, add_command
 from cosine_terminal.interrupts import raise_on_interrupt
 from cosine_terminal.options import spread_peers
-from cosine_terminal.packages import told_missing
+from cosine_terminal.packages import missing_text
 from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
 from cosine_terminal.waiting import clear
 
@@ -136,7 +136,7 @@ def run(given: Sequence[str], *, name: str = NODE_PROGRAM) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except (ModuleNotFoundError, RuntimeError) as missing:
-        if not (sentence := told_missing(missing)):
+        if not (sentence := missing_text(missing)):
             raise
         code = USAGE_EXIT
     except CosineError as error:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cosine_gateway.page.machine import PageMachine
 
 SENTENCES: Final = {
-    "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
+    "open": "Anyone who reaches {host} can generate; --api-key restricts that.",
     "waiting": "Waiting for a verifier. {said}",
     "ready": "Serving {model} at {url}/v1, and a page at {url}/",
     "request": "{method} {path} {status} in {seconds} s, {id}",
@@ -86,14 +86,14 @@ def serve(
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     if len(keys) > 1 and client.get("past_replies") == KEEP:
-        raise UsageError("--past-replies keep is for one user: speed would tell each key what others were told.")
+        raise UsageError("--past-replies keep is for one user: speed would reveal replies to other keys.")
     # Nodes answer the page's questions about this machine, where they are installed.
     own_machine: Callable[[], PageMachine] | None = installed_part(PARTS, "page_machine")
     options = GatewayOptions(
         model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,
         cors_origins=several(flags.cors_origin),
-        # The machine's own name may be a public one, but belongs to its owner.
+        # The machine's name may be public, but belongs to its owner.
         host_names=(*several(flags.host_name), gethostname()),
         max_requests=flags.max_requests,
         access=Access.of(client),

@@ -23,7 +23,7 @@ M_ARENA_MAX: Final = -8
 
 
 def ask() -> None:
-    """Run the program `cosine`, whose help shows the commands that use a swarm alone."""
+    """Run the program `cosine`, whose help shows only the commands of clients."""
     main(program="cosine")
 
 

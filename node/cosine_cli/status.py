@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_cli.asking import joining_once
-from cosine_cli.swarm import bans_as_object, told_of
+from cosine_cli.swarm import ban_text, bans_as_object
 from cosine_p2p.access import Access
 from cosine_p2p.directory.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_p2p.directory.draft_cost import drafts_sentence
@@ -72,7 +72,7 @@ def status(
 ) -> None:
     """Show the targets and the nodes of a network.
 
-    Of each node of a target it tells what it runs, how busy it is and how far.
+    It shows the model, load and distance of each node.
     """
     peers, access = follow_invitations(peers_of(link, initial_peers), Access.of(options))
     joining = Stage("Looking for peers")
@@ -158,12 +158,12 @@ def problem_of(survey: "Survey", network: str) -> str:
         return f"The look-up failed ({survey.problem}); `cosine-node doctor` looks for the reason."
     if not survey.nodes and survey.target == ALL_TARGETS:
         return (
-            f"Nobody in the network {network!r} lists a target; check --network and --initial-peers, name a target "
+            f"No node in the network {network!r} lists a target; check --network and --initial-peers, name one "
             "with --target, or start a verifier: `cosine-node verify --model MODEL`."
         )
     if not survey.nodes:
         return (
-            f"Nobody serves {survey.target!r} in the network {network!r}; check --network, --target and "
+            f"No node serves {survey.target!r} in the network {network!r}; check --network, --target and "
             f"--initial-peers, or start a node: `cosine-node verify --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes) and survey.target != ALL_TARGETS:
@@ -229,7 +229,7 @@ def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int
     # The outlook of the kind with most stages.
     lines += [Text(sentence) for _, sentence in outlooks(survey)[:1] if sentence]
     lines += [
-        Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
+        Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {ban_text(ban)}"), "red")
         for ban in bans[-MAX_BANS_SHOWN:]
     ]
     if len(bans) > MAX_BANS_SHOWN:

@@ -43,7 +43,7 @@ def create(
     """Create a swarm in a folder, which holds its key."""
     made = FoundedSwarm.create(folder, name)
     shown = {"swarm": made.swarm_id, "name": made.name, "folder": str(folder)}
-    note = f"  {printable(made.name)}, its key is in {folder}; whoever has that folder admits members"
+    note = f"  {printable(made.name)}, its key is in {folder}; its holder can admit members"
     _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
 
 
@@ -95,7 +95,7 @@ def show_swarm(
 
 swarm = actions(
     "swarm",
-    "Manage a private swarm, whose nodes serve its members alone.",
+    "Manage a private swarm, whose nodes serve only its members.",
     {"create": create, "admit": admit, "revoke": revoke, "show": show_swarm},
 )
 
@@ -113,7 +113,7 @@ def _papers_shown(file: Path) -> dict[str, Any]:
     members: list[dict[str, str | None]] = [
         _member(one.member, one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1)) for one in held
     ]
-    # A revocation does not tell how long the certificate would have been valid.
+    # A revocation does not contain the end of the certificate.
     members += [
         {"peer_id": member, "ends": None, "state": "revoked"}
         for member in revoked.keys() - {m.member for m in held}
@@ -154,7 +154,7 @@ def ban(
     bans = BanFile()
     if peer is None:
         if lift:
-            raise UsageError("Say whose ban is to end: `cosine-node ban PEER_ID --lift`.")
+            raise UsageError("Name the peer whose ban ends: `cosine-node ban PEER_ID --lift`.")
     elif lift:
         if not bans.lift(peer):
             raise UsageError(f"{peer} is not banned.")
@@ -167,7 +167,7 @@ def ban(
     if as_json:
         sys.stdout.write(json.dumps({"bans": bans_as_object(banned)}) + "\n")
     else:
-        lines = [f"{ban.peer_id}  {printable(told_of(ban))}" for ban in banned] or ["Nobody is banned."]
+        lines = [f"{ban.peer_id}  {printable(ban_text(ban))}" for ban in banned] or ["No peer is banned."]
         sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -175,5 +175,5 @@ def bans_as_object(bans: Iterable[Ban]) -> dict[str, dict[str, str | int]]:
     return {ban.peer_id: {"until": _date(ban.until_s), "why": ban.why, "floods": ban.floods} for ban in bans}
 
 
-def told_of(ban: Ban) -> str:
+def ban_text(ban: Ban) -> str:
     return f"until {_date(ban.until_s)}: {ban.why}"

@@ -94,7 +94,7 @@ class Row:
         return Row(self.sequence, self.tokens[start:stop], self.nodes[start:stop], self.parents[start:stop])
 
     @property
-    def told_from(self) -> int:
+    def reported_from(self) -> int:
         """The index of the first token after which likelihoods are reported."""
         return len(self.tokens) - len(self.followers)
 

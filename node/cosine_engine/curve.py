@@ -91,7 +91,7 @@ BREAK_EVEN_STEPS: Final = 10
 def break_even(curve: CostCurve, *, beside: float = 1.0) -> float:
     """Return the acceptance rate, at most 1, from which a pass over a chain of drafts pays.
 
-    It pays if it yields more tokens a second than plain decoding, or than `beside` times as many.
+    It pays if it yields more tokens a second than plain decoding, or than `beside` times that speed.
     """
 
     def pays(rate: float) -> bool:
@@ -186,13 +186,13 @@ def measure_curve(
 
 
 def _tree(sequence: int, tokens: int) -> Row:
-    """Return a row of that many tokens in which each has two children as far as possible."""
+    """Return a row of that many tokens, each with two children where possible."""
     parents = (PREFIX, *((name - 1) // 2 for name in range(1, tokens)))
     return Row(sequence, (0,) * tokens, tuple(range(tokens)), parents)
 
 
 def _feed(engine: Engine, sequence: int, tokens: int, *, is_over: Callable[[], bool]) -> None:
-    """Keep that many tokens in a sequence, or fewer, but some, once the time is over."""
+    """Keep that many tokens in a sequence; after the deadline fewer, but at least some."""
     fed = 0
     while fed < tokens and not (fed and is_over()):
         chunk = min(CONTEXT_CHUNK_TOKENS, tokens - fed)

@@ -259,7 +259,7 @@ class PagePool:
 
     def _check_held(self, pages: set[int]) -> None:
         if free := sorted(page for page in pages if self._free.is_free(page)):
-            raise LocalProtocolError(f"Nobody holds the pages {free}.")
+            raise LocalProtocolError(f"No owner holds the pages {free}.")
 
     def _leave(self, allocation: _Allocation, pages: set[int]) -> None:
         """Hide pages from an owner's window."""

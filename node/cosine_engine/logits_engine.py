@@ -10,7 +10,7 @@ from cosine_engine.base import Choice, Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
-from cosine_engine.sampling import Query, failure_of, row_queries, told_tokens
+from cosine_engine.sampling import Query, failure_of, reported_tokens, row_queries
 from cosine_engine.tree import Feeds
 from cosine_engine.vocabulary import ALL_TOKENS, DraftVocabulary, KnownTokens
 from cosine_protocol.errors import LocalProtocolError
@@ -147,7 +147,7 @@ def row_results(
     position = 0
     for _, row in feeds:
         start = len(wanted)
-        first = 0 if row.wants_nll and nll_of is None else min(row.scored_from, row.told_from)
+        first = 0 if row.wants_nll and nll_of is None else min(row.scored_from, row.reported_from)
         wanted += range(position + first, position + len(row.tokens))
         position += len(row.tokens)
         places.append(slice(start, len(wanted)))
@@ -177,7 +177,7 @@ def row_results(
         if row.followers:
             told = sampler.likelihoods_after(
                 logits[place][-len(row.followers) :],
-                told_tokens(row, choices),
+                reported_tokens(row, choices),
                 top=row.top,
                 known_tokens=known.count,
             )

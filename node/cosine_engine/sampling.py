@@ -104,9 +104,9 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
     return queries
 
 
-def told_tokens(row: Row, choices: Sequence[Choice]) -> list[int]:
+def reported_tokens(row: Row, choices: Sequence[Choice]) -> list[int]:
     """Return the tokens of a row with reported likelihoods: the following ones, or else the choices."""
-    places = enumerate(row.followers, row.told_from - row.scored_from)
+    places = enumerate(row.followers, row.reported_from - row.scored_from)
     return [choices[place].token if token is None else token for place, token in places]
 
 

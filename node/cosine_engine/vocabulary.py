@@ -59,7 +59,7 @@ class DraftVocabulary:
 
     @property
     def reserved_id(self) -> int:
-        """The drafter's id of all tokens that it does not know."""
+        """The drafter's id of all unknown tokens."""
         return len(self.target_ids)
 
     def own_tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ class ChoicesReply(ReplyFormat):
 def account_of(done: Generation) -> Json:
     """Return the speed of a generation, its authors, and the statements that they signed.
 
-    Anybody can check the `proof`; its `evidence` is that of an audit.
+    Anyone can check the `proof`; its `evidence` is that of an audit.
     """
     evidence = done.audit.evidence if done.audit is not None else ()
     return {

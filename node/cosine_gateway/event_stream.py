@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.types import Send
 
 Headers = list[tuple[bytes, bytes]]
-SILENCE_S: Final = 4.0
+KEEP_ALIVE_S: Final = 4.0
 """Proxies cut an answer after 60 s without a byte (nginx, AWS), some after 15 or even 5."""
 LOOK_S: Final = 0.5
 WAITING: Final = b": waiting\n\n"
@@ -69,15 +69,15 @@ class EventStream:
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """Within the context, write a comment or space after each `SILENCE_S` without output, even at the start."""
+        """In the context, write a comment or space after each `KEEP_ALIVE_S` without output, even at the start."""
         loop = asyncio.get_running_loop()
         self._written_at_s = loop.time()
 
         async def keep_alive() -> None:
             while True:
                 silent_s = loop.time() - self._written_at_s
-                if silent_s < SILENCE_S:
-                    await asyncio.sleep(SILENCE_S - silent_s)
+                if silent_s < KEEP_ALIVE_S:
+                    await asyncio.sleep(KEEP_ALIVE_S - silent_s)
                 elif self._may_wait():
                     await self.write(self._waiting)
                 else:

@@ -26,7 +26,7 @@ HARMLESS: Final = frozenset({
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control", "client_metadata", "data_parallel_rank",
     "kv_transfer_params", "litellm_call_id", "litellm_metadata", "litellm_session_id", "litellm_trace_id",
     "main_gpu", "num_batch", "num_gpu", "num_keep", "num_thread", "rid", "tags", "trace", "use_mlock", "use_mmap",
-    # Parameters of samplers that are refused: alone they change nothing.
+    # Parameters of refused samplers, without which they change nothing.
     "adaptive_decay", "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_range", "dry_sequence_breakers",
     "dynamic_temperature", "dynatemp_exponent", "mirostat_eta", "mirostat_tau", "smoothing_curve", "xtc_threshold",
     # Texts have no special tokens, and so no spaces between them.
@@ -184,7 +184,7 @@ def _is_about_text(name: str) -> bool:
     return bool(ABOUT_TEXT.search(_snake(name)) and "cache" not in name.lower())
 
 
-def told_ignored(names: Sequence[str]) -> bytes:
+def ignored_fields_header(names: Sequence[str]) -> bytes:
     """The value of the header for ignored fields, in printable ASCII."""
     return ", ".join(quote(name, safe="", errors="backslashreplace")[:MAX_SHOWN] for name in names).encode("ascii")
 

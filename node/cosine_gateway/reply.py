@@ -14,7 +14,7 @@ from cosine_gateway.api_errors import ApiError
 from cosine_gateway.body import Body, Json
 from cosine_gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_gateway.event_stream import EventStream, Headers, sent_event
-from cosine_gateway.fields import told_ignored
+from cosine_gateway.fields import ignored_fields_header
 from cosine_gateway.text_request import Parse, TextRequest
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
@@ -162,10 +162,10 @@ class ReplyWriter:
                 await self.stream.write(sent_event(event, name=event.get("type", "")))
 
     def _origin(self) -> Headers:
-        """The headers that identify the origin of the reply, as far as it is known when they are sent."""
+        """The headers that identify the origin of the reply, if it is known when they are sent."""
         headers = [(b"server-timing", f"first;dur={1e3 * (time.monotonic() - self._began_s):.1f}".encode())]
         if ignored := self.reply.context.wanted.ignored:
-            headers.append((IGNORED_HEADER, told_ignored(ignored)))
+            headers.append((IGNORED_HEADER, ignored_fields_header(ignored)))
         if (started := self.reply.started) is not None:
             reports = [report for each in self.reply.finished for report in each.generation.swarm.verifiers]
             if verifiers := [report.peer_id for report in reports] or started.serving():

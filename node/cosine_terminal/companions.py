@@ -75,7 +75,7 @@ def installed_part(group: str, name: str) -> Any:
 
 @takes_anything
 def tui(context: typer.Context) -> None:
-    """Watch a swarm and generate in it, on a screen of its own."""
+    """Watch a swarm and generate in it, full-screen."""
     MONITOR.part("console_scripts", "cosine-tui")(context.args)
 
 

@@ -91,7 +91,7 @@ def actions(name: str, text: str, commands: Mapping[str, Callable[..., None]], *
 
 
 def takes_anything(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take arguments that are not its own."""
+    """Let a command take unknown arguments."""
     vars(command)["takes_anything"] = True
     return command
 

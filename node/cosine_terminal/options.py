@@ -139,13 +139,13 @@ def read_client_options(**given: Any) -> ClientOptions:
         check_peer_id(peer_id, option="--trust")
     if options.get("verifier"):
         check_peer_id(options["verifier"], option="--verifier")
-    # What cannot be is said before anything is loaded.
+    # Errors are raised before anything is loaded.
     merge_options({}, options, ClientOptions)
     return cast(ClientOptions, options)
 
 
 def check_peer_id(peer_id: str, *, option: str) -> None:
-    """Raise `UsageError` for what is no peer id."""
+    """Raise `UsageError` for an invalid peer id."""
     try:
         public_key_of(peer_id)
     except BadSignature:

@@ -43,7 +43,7 @@ def missing_packages() -> dict[str, tuple[str, ...]]:
     return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
 
 
-def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
+def missing_text(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
     """The sentence that says how to install a missing module or to set a home folder. "" for other errors.
 
     If several extras install the module, `extra` is preferred.

@@ -59,7 +59,7 @@ class WaitingLine:
 
 @dataclass(slots=True)
 class Stage:
-    """What a command waits for now; the sentence changes."""
+    """The current work of a command; the sentence changes."""
 
     sentence: str
 

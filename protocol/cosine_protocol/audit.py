@@ -16,7 +16,7 @@ from cosine_protocol.verify import Likelihoods, Transcript, told_digest
 AUDIT: Final = "/cosine/audit/1.0.0"
 
 MAX_AUDIT_FINDINGS: Final = 64  # Bounds a verdict; one large difference is enough to accuse.
-MAX_SCORE_GAP: Final = 1e6  # Stands for infinity.
+MAX_SCORE_GAP: Final = 1e6  # Represents infinity.
 
 
 @f.message(80)
@@ -118,5 +118,5 @@ def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerd
     if not is_complete or not is_within or positions != sorted(set(positions)) or len(positions) > found:
         raise MalformedMessage("the verdict's counts do not fit its transcript")
     if not (verdict.widest_gap is None) == (verdict.mean_gap is None) == (claim.likelihoods is None):
-        raise MalformedMessage("the verdict says nothing of the likelihoods")
+        raise MalformedMessage("the verdict lacks the likelihoods")
     return verdict

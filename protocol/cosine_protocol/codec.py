@@ -39,7 +39,7 @@ HEADER_BYTES = _LENGTH.size  # The length before each frame's body.
 
 
 def check_allowed(protocol: str, message: Message) -> None:
-    """Raises `MalformedMessage` for a message that does not belong on this protocol."""
+    """Raise `MalformedMessage` for a message that does not belong to this protocol."""
     if type(message) not in MESSAGES[protocol]:
         raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
 

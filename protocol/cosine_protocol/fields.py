@@ -3,7 +3,7 @@
 A kind checks and converts a value in both directions, and raises `MalformedMessage`. It is in the `Annotated` type
 of a dataclass field, except for `bool` and dataclasses.
 
-A bound limits the memory and computation that a stranger can cause. The comment beside it says what honest peers
+A bound limits the memory and computation that a stranger can cause. The comment next to it states what honest peers
 need, usually less than half. Messages at their bounds fit into a frame. Raising a bound changes the wire.
 """
 
@@ -138,7 +138,7 @@ class Items(Kind):
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Of a tuple in a field's type: `Items` of the kind of its elements."""
+    """In a field's type, the bound of a tuple: `Items` of the kind of its elements."""
 
     high: int
 

@@ -105,7 +105,7 @@ def read_revocations(data: bytes) -> Revocations:
 def check_certificate(
     certificate: Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
 ) -> None:
-    """Raises `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
+    """Raise `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
 
     `revoked` holds the serial number up to which a member's certificates are revoked. A certificate counts from
     `MAX_RECORD_SKEW_S` before its start.

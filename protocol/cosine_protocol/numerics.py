@@ -7,7 +7,7 @@ of the batch. For example `bfloat16`, `vllm:bfloat16/gptq`, `gguf:Q4_1+llama.cpp
 
 from typing import Final
 
-QUANTISED: Final = "/"  # Stands before what an engine quantises weights to at load.
+QUANTISED: Final = "/"  # Precedes the type to which an engine quantises weights at load.
 DETERMINISTIC: Final = " deterministic"  # Ends the numerics of an engine with the same bits in every pass.
 LLAMA: Final = "llama.cpp"  # The arithmetic of an engine that computes as llama.cpp does for the type of weights.
 VLLM: Final = "vllm:"  # Begins the numerics of an engine on vLLM.
@@ -44,7 +44,7 @@ def repeats(numerics: str) -> bool:
     return is_exact or numerics.endswith(DETERMINISTIC)
 
 
-def told_numerics(numerics: str) -> str:
+def numerics_text(numerics: str) -> str:
     """Numerics as text, for example "weights in float16 (Q4_1 in its file), arithmetic in float32"."""
     stored, held, arithmetic = stored_type_of(numerics), held_type_of(numerics), arithmetic_of(numerics)
     weights = f"{held} ({stored} in its file)" if stored and held else held or stored or arithmetic
@@ -52,6 +52,6 @@ def told_numerics(numerics: str) -> str:
     return f"weights in {weights}, {where}"
 
 
-def told_repetition(numerics: str) -> str:
+def repetition_text(numerics: str) -> str:
     """A clause about the repeatability of texts."""
     return "texts are the same in every run" if repeats(numerics) else "texts may differ at near ties"

@@ -202,9 +202,9 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
     if record.role not in set(Role):
         raise MalformedMessage(f"unknown role {record.role!r}")
     if record.role != Role.DRAFTER and record.facts.digest() != record.target_digest:
-        raise MalformedMessage("the record says other things of the target than its digest")
+        raise MalformedMessage("the record contradicts its target digest")
     if (record.role == Role.STAGE) != (record.stage is not None):
-        raise MalformedMessage("stages, and only they, say which layers they hold")
+        raise MalformedMessage("all stages, and no other nodes, announce layers")
     if record.stage is not None:
         _ = record.stage.held
     return record

@@ -38,7 +38,7 @@ class TokenBias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaping:
-    """Changes to the scores of some tokens, by what has been written; the defaults change nothing.
+    """Changes to the scores of some tokens, depending on the output so far; the defaults change nothing.
 
     `presence_penalty` is subtracted from the score of each token of the output, `frequency_penalty` for each
     occurrence. The last token of a sequence in `bad_words` is not chosen after those before it, and none of
@@ -159,7 +159,7 @@ class AskedLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation as it travels: all but `max_new_tokens` enters `d_0`; noise is by `sampling.seed` alone."""
+    """A generation on the wire. All but `max_new_tokens` enters `d_0`; noise depends on `sampling.seed` only."""
 
     target_digest: f.ContentDigest
     tokenizer_digest: f.ContentDigest

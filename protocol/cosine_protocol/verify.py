@@ -172,7 +172,7 @@ class Delegate:
 
 @f.message(24)
 class Declined:
-    """The verifier does not coordinate the request, but goes on serving it."""
+    """The verifier does not coordinate the request, but continues to serve it."""
 
     number: f.Number
     message: f.Sentence
@@ -245,7 +245,7 @@ def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:
         raise MalformedMessage("probabilities are more than one in all")
     # Fewer are possible only for a whole vocabulary.
     if len(told.top) > top or (len(told.top) < top and everything < 1 - SUM_SLACK):
-        raise MalformedMessage(f"{len(told.top)} likeliest tokens were told, not {top}")
+        raise MalformedMessage(f"{len(told.top)} likeliest tokens were sent, not {top}")
 
 
 class LikelihoodDigest:
@@ -272,10 +272,10 @@ def told_digest(told: Sequence[Likelihood]) -> bytes:
 
 def check_room(*, prompt_tokens: int, new_tokens: int, top: int, of_prompt: bool) -> None:
     """Raise `UsageError` where the likelihoods could not be audited in one message."""
-    told_tokens = new_tokens + prompt_tokens * of_prompt
+    likelihoods = new_tokens + prompt_tokens * of_prompt
     tokens_bytes = TOKEN_BYTES * (prompt_tokens + new_tokens)
-    if tokens_bytes + told_tokens * (LIKELIHOOD_BYTES + LIKELY_TOKEN_BYTES * top) > MAX_TOLD_BYTES:
+    if tokens_bytes + likelihoods * (LIKELIHOOD_BYTES + LIKELY_TOKEN_BYTES * top) > MAX_TOLD_BYTES:
         raise UsageError(
-            f"The probabilities of {told_tokens} tokens, with {top} others each, are too many; "
+            f"The probabilities of {likelihoods} tokens, with {top} others each, are too many; "
             "ask for fewer of them, or for a shorter text."
         )

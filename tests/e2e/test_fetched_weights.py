@@ -186,7 +186,7 @@ def test_a_text_goes_on_over_a_spare_and_without_one_the_layers_are_named(whole_
     before = whole_tensors.serving()
     assert asyncio.run(killing(whole_tensors)) == greedy(encoded(PROMPTS[0]), LONG)
     assert {before, whole_tensors.serving()} == {"second", "spare"}
-    with pytest.raises(GenerationFailed, match=r"Layers \d:8 of 8 are held by nobody"):
+    with pytest.raises(GenerationFailed, match=r"Layers \d:8 of 8 are held by no stage"):
         asyncio.run(killing(whole_tensors))
 
 
@@ -195,7 +195,7 @@ def test_where_all_sources_are_gone_a_stage_waits_and_keeps_what_it_has(whole_te
     stranded = whole_tensors.start_stage("stranded", "0:3")
     said = waiting_for(stranded)
     assert re.fullmatch(
-        r"Nobody offers \d+ of the \d+ tensors of layers 0:3 of 8 of [0-9a-f]{64} now, such as .*", said
+        r"No node offers \d+ of the \d+ tensors of layers 0:3 of 8 of [0-9a-f]{64} now, such as .*", said
     )
     assert stranded.stop() == 0
     # Layer 2 is that of the late stage.

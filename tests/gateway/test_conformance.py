@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from cosine_engine.curve import CostCurve
-from cosine_gateway.event_stream import SILENCE_S, WAITING
+from cosine_gateway.event_stream import KEEP_ALIVE_S, WAITING
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
@@ -205,7 +205,7 @@ async def test_a_stream_that_waits_for_a_place_is_never_silent_for_long(running:
     await first
     silences_s = [later - earlier for earlier, later in pairwise(times_s)]
     assert reply.status == 200 and reply.is_complete and reply.body.startswith(WAITING)
-    assert SILENCE_S <= max(silences_s) < SILENCE_S + 0.1
+    assert KEEP_ALIVE_S <= max(silences_s) < KEEP_ALIVE_S + 0.1
 
 
 @EACH
@@ -218,7 +218,7 @@ def test_a_body_that_was_kept_alive_is_cut_off_by_a_failure(
         async with aclosing(chunks_of(run)) as chunks:
             async for chunk in chunks:
                 yield chunk
-                await asyncio.sleep(3 * SILENCE_S)
+                await asyncio.sleep(3 * KEEP_ALIVE_S)
                 raise GenerationFailed("all verifiers are lost")
 
     monkeypatch.setattr(Run, "chunks", fail_later)

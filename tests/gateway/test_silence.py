@@ -66,12 +66,12 @@ def ask(url: str, dialect: Dialect, *, is_streamed: bool) -> Reply:
 @EACH
 @pytest.mark.parametrize(
     ("read_s", "silence_s", "cut_s"),
-    [(0.6, 0.1, 0.3), pytest.param(20.0, event_stream.SILENCE_S, 5.0, marks=pytest.mark.soak)],
+    [(0.6, 0.1, 0.3), pytest.param(20.0, event_stream.KEEP_ALIVE_S, 5.0, marks=pytest.mark.soak)],
 )
 def test_a_prompt_that_takes_long_to_read_is_answered_through_a_proxy_that_cuts_silence(
     monkeypatch: pytest.MonkeyPatch, dialect: Dialect, read_s: float, silence_s: float, cut_s: float
 ) -> None:
-    monkeypatch.setattr(event_stream, "SILENCE_S", silence_s)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", silence_s)
     expected = text_of(PROMPT, tokens=1)
     with served(curve=CostCurve(((1, read_s), (64, read_s)))) as gateway, proxy_to(gateway.url, cut_s=cut_s) as url:
         whole = ask(url, dialect, is_streamed=False)
@@ -81,7 +81,7 @@ def test_a_prompt_that_takes_long_to_read_is_answered_through_a_proxy_that_cuts_
 
 
 def test_the_proxy_cuts_what_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "SILENCE_S", 60.0)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 60.0)
     with served(curve=CostCurve(((1, 1.0), (64, 1.0)))) as gateway, proxy_to(gateway.url, cut_s=0.3) as url:
         for is_streamed in (False, True):
             with pytest.raises((OSError, HTTPException)):

@@ -59,7 +59,7 @@ def test_what_an_honest_verifier_tells_is_taken(scores: list[float], top: int, d
         (told_of(0.4, (7, 0.5), (8, 0.3)), "two probabilities"),
         (told_of(0.2, (8, 0.3), (9, 0.1)), "likelier than the likeliest"),
         (told_of(0.2, (8, 0.6), (9, 0.3)), "more than one"),
-        (told_of(0.7, (7, 0.7)), "1 likeliest tokens were told, not 2"),
+        (told_of(0.7, (7, 0.7)), "1 likeliest tokens were sent, not 2"),
     ],
 )
 def test_what_cannot_be_is_refused(told: Likelihood, why: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_protocol.numerics import arithmetic_of, held_type_of, library_of, repeats, stored_type_of, told_numerics
+from cosine_protocol.numerics import arithmetic_of, held_type_of, library_of, numerics_text, repeats, stored_type_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_numerics(
     numerics: str, arithmetic: str, stored: str | None, held: str | None, *, is_same: bool, said: str
 ) -> None:
     assert (arithmetic_of(numerics), stored_type_of(numerics), held_type_of(numerics)) == (arithmetic, stored, held)
-    assert (repeats(numerics), told_numerics(numerics)) == (is_same, said)
+    assert (repeats(numerics), numerics_text(numerics)) == (is_same, said)
 
 
 def test_numerics_name_their_library() -> None:

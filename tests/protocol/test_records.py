@@ -170,7 +170,7 @@ def test_a_record_cannot_say_other_things_of_a_known_target() -> None:
         {"content_digest": bytes(32)},
         {"generation_defaults": GENERATION_DEFAULTS},
     ):
-        with pytest.raises(MalformedMessage, match="other things of the target than its digest"):
+        with pytest.raises(MalformedMessage, match="contradicts its target digest"):
             _open(_sealed(replace(true, **change)))
         assert record_of(**change).target_digest != true.target_digest
 
@@ -178,10 +178,10 @@ def test_a_record_cannot_say_other_things_of_a_known_target() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"role": Role.STAGE}, "only they"),
-        ({"stage": STAGE_OFFER}, "only they"),
+        ({"role": Role.STAGE}, "and no other nodes"),
+        ({"stage": STAGE_OFFER}, "and no other nodes"),
         ({"role": Role.STAGE, "stage": replace(STAGE_OFFER, end_layer=8)}, "8:8 are no layers"),
-        ({"role": Role.STAGE, "stage": STAGE_OFFER, "target_digest": bytes(32)}, "than its digest"),
+        ({"role": Role.STAGE, "stage": STAGE_OFFER, "target_digest": bytes(32)}, "its target digest"),
     ],
 )
 def test_a_stage_of_no_layers_or_of_another_target_is_refused(changes: dict[str, Any], sentence: str) -> None:

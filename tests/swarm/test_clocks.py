@@ -61,7 +61,7 @@ async def surveyed(swarm: SimulatedSwarm) -> str:
     [(-7300.0, "at least 2 h behind those of 3 peers"), (7900.0, "at least 2 h ahead of those of 3 peers")],
 )
 def test_a_client_whose_clock_is_off_is_told_why_it_finds_nobody(off_s: float, found: str) -> None:
-    with pytest.raises(ClockOff, match=f"nobody was found, and this machine's clock is {found}"):
+    with pytest.raises(ClockOff, match=f"no node was found, and this machine's clock is {found}"):
         with_clock_off(generated, off_s=off_s, verifiers=VERIFIERS)
     assert found in with_clock_off(surveyed, off_s=off_s, verifiers=VERIFIERS)
 

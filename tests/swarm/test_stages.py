@@ -204,4 +204,4 @@ def test_a_stage_of_a_ring_that_dies_is_replaced_or_its_layers_are_named() -> No
     assert sum(result.accepted for result in report.results) > 0
     report = ring(timeout_s=30.0, **faults)
     assert [result.ending for result in report.results] == [RequestEnding.FAILED] * 2
-    assert all("are held by nobody" in result.error for result in report.results)
+    assert all("are held by no stage" in result.error for result in report.results)

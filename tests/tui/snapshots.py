@@ -12,6 +12,7 @@ from cosine_tui.state.feed import Feed
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import (
     ConnectionState,
+    Contribution,
     DrafterView,
     Event,
     EventKind,
@@ -22,7 +23,6 @@ from cosine_tui.state.snapshot import (
     RequestView,
     Snapshot,
     Speeds,
-    Standing,
     SwarmConnection,
     TextRun,
 )
@@ -156,7 +156,7 @@ def account_of() -> Generation:
     )
 
 
-STANDING = Standing(
+CONTRIBUTION = Contribution(
     requests=3,
     drafted=240,
     accepted=42,
@@ -167,7 +167,7 @@ STANDING = Standing(
 NODES = (
     node_of(VERIFIER),
     node_of(SPARE, reason=LOST_REASON, since_s=50.0, rtt_s=None, passes_per_s=None),
-    drafter_of(CODE, "code", 1, standing=STANDING, emulated="60/6@10"),
+    drafter_of(CODE, "code", 1, contribution=CONTRIBUTION, emulated="60/6@10"),
     drafter_of(MATH, "math", 2, requests=16),
 )
 EVENTS = (

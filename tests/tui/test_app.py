@@ -240,7 +240,7 @@ def test_requests_can_be_leafed_through_and_one_of_the_users_own_cancelled_and_c
         seen.append(screen.app.shown_request)
         assert [request.number for request in seen if request] == [7, 6, 6, 7, 7, 9]
         await screen.press("ctrl+g")
-        assert screen.feed.cancelled == [7] and "Only a request of your own" in screen.notice
+        assert screen.feed.cancelled == [7] and "Only your own running requests" in screen.notice
         await screen.burst(*"/request 99", "enter")
         assert screen.notice == "✗ There is no request '99' here; there are 6, 7, 8, 9."
 

@@ -174,7 +174,7 @@ def test_a_network_that_is_not_there_at_first_is_waited_for() -> None:
     snapshots, _ = played(play, weather=Weather(is_up=False))
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LOST, ConnectionState.LIVE]
     (request,) = snapshots[-1].requests
-    assert request.state is RequestState.FAILED and "the swarm is not there" in request.error
+    assert request.state is RequestState.FAILED and "the swarm does not answer" in request.error
 
 
 def test_one_look_in_vain_is_not_a_loss() -> None:

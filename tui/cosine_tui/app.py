@@ -210,7 +210,7 @@ class MonitorApp(App[None]):
     def _cancel(self) -> None:
         request = self.shown_request
         if request is None or not request.is_own or request.state.is_over:
-            raise UsageError("Only a request of your own that still goes on can be cancelled.")
+            raise UsageError("Only your own running requests can be cancelled.")
         self._feed.cancel(request.number)
 
     def _copy(self) -> None:

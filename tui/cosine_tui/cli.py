@@ -18,7 +18,7 @@ from cosine_protocol.errors import CosineError, UsageError
 from cosine_terminal.companions import SIMULATION
 from cosine_terminal.help_screen import Command, everyday
 from cosine_terminal.options import ENTRANCE, InitialPeers, several, spread_peers, takes_options
-from cosine_terminal.packages import told_missing
+from cosine_terminal.packages import missing_text
 from cosine_terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) ->
     from cosine_tui.state.feed import ThreadFeed
 
     folder = None if target is None else TargetName.parse(target).folder
-    # The monitor shows missing answers, and keeps trying by itself.
+    # The monitor shows missing answers, and retries.
     join = joining(initial_peers, access=access, tokenizer_folder=folder, listens=True, patience_s=0.0)
     began, memory = time.time(), ClientMemory.of(True)
     source = LiveSource(
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except (ModuleNotFoundError, RuntimeError) as missing:
-        if not (sentence := told_missing(missing, extra="tui")):
+        if not (sentence := missing_text(missing, extra="tui")):
             raise
         sys.stderr.write(f"Error: {sentence}\n")
         sys.exit(USAGE_EXIT)

@@ -116,7 +116,7 @@ class DhtCells:
         return bool(stored) and all(stored)
 
     async def _search(self, cells: Sequence[str]) -> tuple[dict[str, _Search], dict[int, Any]]:
-        """The look-ups of some cells, as far as they came in time, and the peer ids of all nodes heard of."""
+        """The look-ups of some cells that ended in time, and the peer ids of all nodes that answers named."""
         table, node_id = self._node.routing_table, self._node.node_id
         peer_ids: dict[int, Any] = dict(self._anchors)
         asking = _BatchedFinds(self._node, peer_ids)

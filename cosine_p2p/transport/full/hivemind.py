@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, Final
 from cosine_p2p.dht.cells import Placement
 from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressBook, DialPolicy, Reach, parse_address, reach_of
+from cosine_p2p.transport.addresses import (
+    MAX_KNOWN_PEERS,
+    AddressBook,
+    AddressScope,
+    DialPolicy,
+    parse_address,
+    scope_of,
+)
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.initial_peers import InitialPeers, elapsed_s, is_dialable
 from cosine_p2p.transport.full.neighbours import NEIGHBOUR, Neighbours
-from cosine_p2p.transport.full.questions import ask_identity
+from cosine_p2p.transport.full.questions import QUESTION_S, ask_identity
 from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
 from cosine_p2p.transport.patience import JOIN_PATIENCE_S, end_all
-from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
+from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, scope_at
 from cosine_protocol.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +46,6 @@ PUNCH_LOOKS: Final = 20  # One second; a direct connection exists after 0.3 s at
 RELAYED_S: Final = 600.0  # How long a peer that stayed relayed is dialled without waiting for a direct connection.
 LOOK_S: Final = 15.0  # The maximum age of the peers that a restarted daemon connects to.
 CLOCK_SET_S: Final = 5.0  # More than a clock drifts between two looks, less than records tolerate.
-QUESTION_S: Final = 2.0  # Timeout for an identify request to a connected peer.
 MAX_STREAMS: Final = 4096  # Bounds memory; equals the backlog of the listening socket.
 MAX_STREAMS_EACH: Final = 64  # Streams of one peer: enough for every protocol and its links.
 
@@ -98,7 +104,7 @@ class HivemindTransport:
         sweep_socket_folders()
         anchors = (*config.relays, *config.initial_peers)
         hosts = await hosts_of([address for maddr in anchors if (address := parsed(maddr)) is not None])
-        if config.listens and not any(reach_of(host) is Reach.PUBLIC for host in hosts):
+        if config.listens and not any(scope_of(host) is AddressScope.PUBLIC for host in hosts):
             # Without public peers there is no NAT to traverse.
             config = replace(config, listens=False)
         transport = cls(config)
@@ -142,7 +148,7 @@ class HivemindTransport:
 
     @property
     def is_alone(self) -> bool:
-        """True for a node that was given no initial peers and has met nobody."""
+        """True for a node without initial peers that has met no other node."""
         return not self.config.initial_peers and not self._met.items()
 
     @property
@@ -301,7 +307,7 @@ class HivemindTransport:
             ways = await self._ways_to(daemon, peer_id)
             if not all("/p2p-circuit" in way for way in ways) or not self._is_idle(peer_id):
                 return
-            places = await self._neighbours.places_of(peer_id)
+            places = await self._neighbours.private_maddrs_of(peer_id)
             # p2pd does not dial a connected peer.
             if places and self._is_idle(peer_id):
                 await daemon.disconnect(peer_id)
@@ -322,7 +328,7 @@ class HivemindTransport:
         """Wait a moment for a direct connection: a stream stays on the connection on which it was opened."""
         own = await self.visible_maddrs()
         if self._relayed.get(peer_id, asyncio.get_running_loop().time()) or not any(
-            reach_at(maddr) is Reach.PUBLIC for maddr in own
+            scope_at(maddr) is AddressScope.PUBLIC for maddr in own
         ):
             return
         for _ in range(PUNCH_LOOKS):
@@ -382,7 +388,7 @@ class HivemindTransport:
 
             with suppress(PeerLost):
                 named = (await ask_identity(ask, peer_id, timeout_s=QUESTION_S)).maddrs
-                quic = [maddr for maddr in named if "/quic-v1" in maddr and reach_at(maddr) is Reach.PUBLIC]
+                quic = [maddr for maddr in named if "/quic-v1" in maddr and scope_at(maddr) is AddressScope.PUBLIC]
                 if not quic or any("/quic-v1" in maddr for maddr in maddrs):
                     return
                 await daemon.disconnect(peer_id)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from multiaddr import Multiaddr
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, MAX_TRIES, TRIES_WINDOW_S, Reach, reach_of
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, MAX_TRIES, TRIES_WINDOW_S, AddressScope, scope_of
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.initial_peers import is_dialable
 from cosine_p2p.transport.full.questions import (
+    QUESTION_S,
     Dial,
     ask,
     ask_identity,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from cosine_p2p.transport.full.daemon import Daemon
 
 NEIGHBOUR: Final = "/cosine/neighbour/1.0.0"
-ANSWER_S: Final = 2.0  # Timeout of a request over an existing connection: six round trips of 300 ms.
 LISTENS_S: Final = 0.5  # Timeout of a connection within the local network.
 ASK_AGAIN_S: Final = 600.0  # Pause after a peer was no neighbour, unless this machine is seen elsewhere.
 SEEN_S: Final = 60.0  # The minimum interval between requests for the address at which peers see this machine.
@@ -55,7 +55,7 @@ class Neighbours:
         self._seen_at = Remembered[frozenset[str], frozenset[str]](1, forgotten_s=SEEN_S)
         self._tries_s = deque[float](maxlen=MAX_TRIES)
 
-    async def places_of(self, peer_id: str) -> tuple[str, ...]:
+    async def private_maddrs_of(self, peer_id: str) -> tuple[str, ...]:
         """The private addresses at which a peer seems to listen, if both are seen at one public address."""
         now_s = asyncio.get_running_loop().time()
         seen_at = await self._where_seen(now_s)
@@ -64,7 +64,7 @@ class Neighbours:
         self._strangers.note(peer_id, seen_at, now_s)
         question = b"".join(field(1, host.encode()) for host in sorted(seen_at))
         try:
-            answer = await ask(self._dial, peer_id, NEIGHBOUR, question, ANSWER_S)
+            answer = await ask(self._dial, peer_id, NEIGHBOUR, question, QUESTION_S)
             places = tuple(maddr for maddr in maddrs_in(answer, 2) if _is_place(maddr))[:MAX_PLACES]
         except (PeerLost, ValueError):
             return ()
@@ -82,7 +82,7 @@ class Neighbours:
 
     async def answer(self, stream: Stream) -> None:
         with suppress(PeerLost, ValueError, TimeoutError):
-            async with asyncio.timeout(2 * ANSWER_S):
+            async with asyncio.timeout(2 * QUESTION_S):
                 named = {value for number, value in fields(await read_message(stream)) if number == 1}
                 seen_at = await self._where_seen(asyncio.get_running_loop().time())
                 is_near = not named.isdisjoint(host.encode() for host in seen_at)
@@ -107,8 +107,8 @@ class Neighbours:
 
     async def _host_seen_by(self, peer_id: str) -> str | None:
         with suppress(PeerLost):
-            address = parsed((await ask_identity(self._ask_peer, peer_id, timeout_s=ANSWER_S)).seen_at)
-            if address is not None and reach_of(address.host) is Reach.PUBLIC:
+            address = parsed((await ask_identity(self._ask_peer, peer_id, timeout_s=QUESTION_S)).seen_at)
+            if address is not None and scope_of(address.host) is AddressScope.PUBLIC:
                 return address.host
         return None
 
@@ -120,5 +120,5 @@ def _is_place(maddr: str) -> bool:
         and address.is_plain_tcp
         and address.relay is None
         and address.port >= LEAST_PORT
-        and reach_of(address.host) is Reach.PRIVATE
+        and scope_of(address.host) is AddressScope.PRIVATE
     )

@@ -19,6 +19,7 @@ HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 AUTONAT: Final = "/libp2p/autonat/1.0.0"
 IDENTIFY: Final = "/ipfs/id/1.0.0"
 MAX_ANSWER_BYTES: Final = 16 << 10  # An identify message holds some dozen protocols and addresses.
+QUESTION_S: Final = 2.0  # Timeout of a question over an existing connection: six round trips of 300 ms.
 _RESERVE: Final = b"\x08\x00"  # type: RESERVE
 _OK: Final = 100
 NO_LIMIT: Final = 1 << 63  # Of a circuit; on the wire 0.
@@ -37,7 +38,7 @@ class Identified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a relay grants: its addresses, and the bytes that a circuit carries in each direction."""
+    """A relay's grant: its addresses, and the bytes that a circuit carries in each direction."""
 
     maddrs: tuple[str, ...]
     circuit_bytes: int
@@ -164,7 +165,7 @@ def read_identity(answer: bytes, peer_id: str) -> Identified:
         seen_at = dict(fields(answer)).get(4)
         return Identified(seen_at="" if seen_at is None else maddr_of(seen_at), maddrs=maddrs_in(answer, 2))
     except ValueError as error:
-        raise PeerLost(peer_id, f"what it says of itself is malformed: {error}") from None
+        raise PeerLost(peer_id, f"its identify message is malformed: {error}") from None
 
 
 async def ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Reach, reach_of
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressScope, scope_of
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.initial_peers import LOOK_S, InitialPeers
-from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
+from cosine_p2p.transport.full.questions import QUESTION_S, ask_dial_back, ask_identity, ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.patience import end_all
-from cosine_p2p.transport.reach import Findings, Reachable, ReachKind, is_open_to_all, judge_reach, parsed, reach_at
+from cosine_p2p.transport.reach import Findings, Reachable, ReachKind, is_open_to_all, judge_reach, parsed, scope_at
 from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S: Final = 2.0  # Timeout of a request over an existing connection: six round trips of 300 ms.
 RELAYS_KEPT: Final = 2  # With a single relay the node would be lost with it.
 ASK_AGAIN_S: Final = 60.0  # Pause after a peer did not help; a peer dials back at most three times a minute.
 DIAL_BACK_S: Final = 18.0  # A peer that cannot reach us answers after 15 s (measured).
@@ -79,7 +78,7 @@ class Reachability:
         self._asks_relays = asks_relays
         self._on_change = on_change
         # A node with a public address tries it before relays.
-        self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in initial.local)
+        self._is_hopeful = any(scope_of(host) is AddressScope.PUBLIC for host in initial.local)
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
@@ -175,11 +174,11 @@ class Reachability:
 
     async def _identify(self, asked: _Asked, peer_id: str) -> None:
         with suppress(PeerLost):
-            asked.seen_at[peer_id] = (await ask_identity(self._dial, peer_id, timeout_s=ANSWER_S)).seen_at
+            asked.seen_at[peer_id] = (await ask_identity(self._dial, peer_id, timeout_s=QUESTION_S)).seen_at
 
     async def _renew(self, asked: _Asked, relay: str) -> None:
         try:
-            await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
+            await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=QUESTION_S)
         except PeerLost as lost:
             logger.info("the relay %s is lost: %s", relay, lost.reason)
             asked.circuits.pop(relay, None)
@@ -191,7 +190,7 @@ class Reachability:
         try:
             if given is not None and not ways:
                 await self._initial.connect(relay)
-            told = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
+            told = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=QUESTION_S)
         except PeerLost as lost:
             logger.debug("%s does not relay: %s", relay, lost.reason)
             if given is not None and not lost.reason.startswith("it does not"):
@@ -203,7 +202,9 @@ class Reachability:
                 await (await self._daemon()).close()
             return
         # The address that works here, and those that the relay names: light clients need one over TCP.
-        public = [maddr for maddr in told.maddrs if reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr]
+        public = [
+            maddr for maddr in told.maddrs if scope_at(maddr) is AddressScope.PUBLIC and "/p2p-circuit" not in maddr
+        ]
         places = dict.fromkeys(maddr.partition("/p2p/")[0] for maddr in (*([given] if given else ways), *public))
         asked.circuits[relay] = tuple(
             f"{place}/p2p/{relay}/p2p-circuit/p2p/{self._peer_id}" for place in list(places)[:MAX_PLACES]
@@ -218,7 +219,7 @@ class Reachability:
         finally:
             self._has_answer.set()
         asked.asked_back += 1
-        if reached is not None and reach_at(reached) is Reach.PUBLIC:
+        if reached is not None and scope_at(reached) is AddressScope.PUBLIC:
             whole = f"{reached.partition('/p2p/')[0]}/p2p/{self._peer_id}"
             asked.dialled_back = tuple(dict.fromkeys((*asked.dialled_back, whole)))
 
@@ -226,9 +227,9 @@ class Reachability:
         self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], *, has_changed: bool
     ) -> None:
         asked = self._asked
-        if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._initial.local):
+        if not self._is_named and not any(scope_of(host) is AddressScope.PUBLIC for host in self._initial.local):
             # Peers see the router's address, which leads here only after a successful dial-back.
-            own = [maddr for maddr in own if reach_at(maddr) is not Reach.PUBLIC]
+            own = [maddr for maddr in own if scope_at(maddr) is not AddressScope.PUBLIC]
         findings = Findings(
             own=tuple(own),
             dialled_back=asked.dialled_back,
@@ -251,6 +252,6 @@ def public_peers(ways: Mapping[str, Sequence[str]], first: Collection[str] = ())
     found = [
         peer_id
         for peer_id, maddrs in ways.items()
-        if any(reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr for maddr in maddrs)
+        if any(scope_at(maddr) is AddressScope.PUBLIC and "/p2p-circuit" not in maddr for maddr in maddrs)
     ]
     return sorted(found, key=lambda peer_id: peer_id not in first)

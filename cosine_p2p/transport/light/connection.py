@@ -38,7 +38,7 @@ FRESH_S: Final = 3.0
 """A connection on which something was received this recently is alive; on others a stream is used only after the
 peer has answered. Heartbeats are more frequent."""
 
-WRITES_WITHIN_S: Final = 0.005  # A reader that has not written for this long sends the proposal alone.
+WRITES_WITHIN_S: Final = 0.005  # A reader that has not written for this long sends only the proposal.
 
 
 class Proposed(Reader):
@@ -182,7 +182,7 @@ class Connection:
 async def secure(
     raw: RawConnection | Proposed, noise: NoiseTransport, peer_id: str, cut: Callable[[], None]
 ) -> Connection:
-    """Raises `Unreachable` if another peer answers, and py-libp2p's errors. `cut` closes the underlying socket."""
+    """Raise `Unreachable` if another peer answers, and py-libp2p's errors. `cut` closes the underlying socket."""
     peer = ID.from_string(peer_id)
     # The handshake only reads and writes.
     opened: Any = Proposed(raw, "/noise")

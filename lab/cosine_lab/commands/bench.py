@@ -33,7 +33,7 @@ Threads = Annotated[int | None, typer.Option(help="Number of CPU threads. Defaul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of an experiment is run, and where its result is written."""
+    """The size of an experiment, and the folder of its result."""
 
     out: Out = None
     quick: Annotated[bool, everyday("--quick", help="Run the smallest form. It measures nothing reliably.")] = False

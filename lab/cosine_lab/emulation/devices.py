@@ -1,7 +1,7 @@
 """Emulated devices and models: the time of a pass by a roofline, from data sheets and stated assumptions.
 
-Nothing here was measured by this project, and every deployment's name says that it is emulated. A pass over n
-tokens costs max(bytes read / bandwidth, operations / speed) + layers x launch. Read are all weights once and every
+Nothing here was measured by this project; every deployment's name states that it is emulated. A pass over n tokens
+costs max(bytes read / bandwidth, operations / speed) + layers x launch. Read are all weights once and every
 context's keys and values; operations are 2 x parameters x n plus attention over the context.
 
 Memory, bandwidth and speed (dense bf16 with fp32 accumulation):

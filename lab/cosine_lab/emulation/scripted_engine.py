@@ -17,7 +17,7 @@ from cosine_engine.base import Choice, Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
-from cosine_engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
+from cosine_engine.sampling import allowed_after, failure_of, likelihood_of, reported_tokens
 from cosine_engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
@@ -115,7 +115,7 @@ class ScriptedEngine(PagedEngine):
         choices = tuple(self._choice(tree, name, row.candidates) for name in row.nodes[row.scored_from :])
         if tree.guide is not None and tree.guide.fault:
             return RowResult(choices=(), error=failure_of(tree, row))
-        told = zip(row.nodes[row.told_from :], told_tokens(row, choices), strict=True)
+        told = zip(row.nodes[row.reported_from :], reported_tokens(row, choices), strict=True)
         return RowResult(
             choices=choices,
             nll=self._nll(tree, row) if row.wants_nll else None,
@@ -185,7 +185,7 @@ def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[
 
 
 def demoted(scores: Sequence[float], ranks: int) -> list[float]:
-    """Return the same scores with the best token moved `ranks` down, as far as there are tokens to pass it."""
+    """Return the same scores with the best token moved up to `ranks` ranks down."""
     changed = list(scores)
     if not ranks:
         return changed
@@ -211,7 +211,7 @@ def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
 
 @lru_cache(maxsize=KEPT)
 def _greedy_choice(logits: Logits, demotion: int, candidates: int) -> Choice:
-    """Return the best choice by the logits alone, which paths with equal ends share."""
+    """Return the best choice by the logits, which paths with equal ends share."""
     return best_choice(demoted(logits, demotion), candidates=candidates)
 
 

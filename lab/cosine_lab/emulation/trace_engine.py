@@ -130,7 +130,7 @@ class TraceEngine(PagedEngine, ABC):
 class TraceTarget(TraceEngine):
     """The target: on a stream its choice is the next token, elsewhere `OFF_STREAM_TOKEN`.
 
-    The margin is infinite, or below 1e-4 where the trace had a near-tie. Beyond a recorded stream it goes on with
+    The margin is infinite, or below 1e-4 where the trace had a near-tie. Beyond a recorded stream it continues with
     tokens drawn by hash. The traces hold no likelihoods of the target's, so a row's is None.
     """
 

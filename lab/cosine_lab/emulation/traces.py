@@ -98,7 +98,7 @@ class Trace:
     def prompt(self) -> tuple[int, ...]:
         """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first.
 
-        What was asked follows, from the token after that many digits on, or filler where it is not kept.
+        The recorded prompt follows these digits, or filler where it is not kept.
         """
         digits = [self.number // BASE**exponent % BASE for exponent in range(DIGITS)]
         filler = (

@@ -1,1 +1,1 @@
-"""Experiments behind docs/benchmarks.md, one in a module: in virtual time, by the clock, or on the engine alone."""
+"""Experiments behind docs/benchmarks.md, one in a module: in virtual time, by the clock, or only on the engine."""

@@ -1,6 +1,6 @@
 """Engines on a CPU with one model, in turns: speed, whether texts depend on other requests, and quality.
 
-Each engine has a process of its own, pinned to the same cores; of all processes one works at a time.
+Each engine has a separate process, pinned to the same cores; only one of them works at a time.
 """
 
 import os

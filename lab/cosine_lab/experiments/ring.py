@@ -274,9 +274,9 @@ def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
 
 
 def _limits(rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow]) -> Iterator[JsonRow]:
-    """Return the limit that uncovered tokens set, each of which costs a traversal, beside the measured speeds.
+    """Return the measured speeds, and their limit by uncovered tokens, each of which costs a traversal.
 
-    The token after one cannot be under way before it is known, which alone bounds the speed by `bound`.
+    The token after one cannot be under way before it is known, which bounds the speed by `bound`.
     """
     for (temperature, traversal_ms), together in grouped(rows, *PLACE).items():
         speed = {row["way"]: row["tokens_per_s"] for row in together}

@@ -1,13 +1,12 @@
 """A real target in parts by the clock: stages, their head and drafters are processes with delayed links.
 
 The processes share this machine, and each delays what it writes to another one (`join --emulate @RTT`), so that a
-traversal of the ring takes the time of its links beside that of the stages. Plain decoding, the head with its own
-drafter alone, and volunteers take turns over the same questions. For each text the result has what its tokens
-waited for: those fed in time come together with the one before, one that was fed after its predecessor was known
-takes a traversal.
+traversal of the ring takes the time of its links and stages. Plain decoding, only the head's own drafter, and
+volunteers take turns over the same questions. For each text the result has the waits of its tokens: those fed in
+time come together with the one before, one that was fed after its predecessor was known takes a traversal.
 
 With a `device` the passes of stages and drafters take emulated times, the questions are recorded ones, and the same
-models run in the same ring in virtual time: what differs is the simulation's fault, or this machine's.
+models run in the same ring in virtual time: a difference is an error of the simulation, or load of this machine.
 """
 
 import tempfile
@@ -139,7 +138,7 @@ async def run_ring_here(options: RingHereOptions, *, rows: list[JsonRow], say: S
 
 
 def waits_of(runs: Mapping[str, Sequence[TimedRun]]) -> JsonRow:
-    """Return for each way what its tokens waited for, in numbers of tokens, and the nodes drafted for a token."""
+    """Return for each way the waits of its tokens, in numbers of tokens, and the nodes drafted for a token."""
     traversal_s = median(gap_s for run in runs[PLAIN.name] for gap_s in run.gaps_s[1:])
 
     def wait(gap_s: float) -> str:
@@ -187,7 +186,7 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
 
 
 def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterator[JsonRow]:
-    """Yield the speed-up of each way over the same ring in virtual time, beside the measured one.
+    """Yield the speed-up of each way over the same ring in virtual time, and the measured one.
 
     The same models write the same texts, unless the prompts of the family's recorded texts are not kept.
     """

@@ -73,11 +73,11 @@ BESIDE_IT: Final[Mapping[str, Mapping[str, Any]]] = {**WAYS, COPYING: {**WAYS[AL
 class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run only at `main_rtt_ms`.
 
-    The sweep runs `prompts` prompts of each temperature, all other parts at most `side_prompts`. Strategies that
-    learn from one request for the next run them in `orders` orders there, and each prompt counts by its mean.
-    `side_rivals` are measured on the side profiles.
-    `real_prompts` texts of the real family are measured on `real_profiles` at `real_rtts_ms`, against the ways at
-    the verifier alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
+    The sweep runs `prompts` prompts of each temperature, other parts at most `side_prompts`. Strategies that learn
+    from one request for the next run them in `orders` orders there, and each prompt counts by its mean.
+    `side_rivals` are measured on the side profiles. `real_prompts` texts of the real family are measured on
+    `real_profiles` at `real_rtts_ms`, against the ways at the verifier alone. `tuning_prompts`, `tuning_tokens` and
+    `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)

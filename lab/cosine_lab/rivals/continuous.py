@@ -25,7 +25,7 @@ class Continuous(ABC):
     """The live tree of a request and the nodes sent to the verifier. A subclass decides what to send."""
 
     def __init__(self, root: bytes, position: int = 0, *, author: int | None, width_nodes: int) -> None:
-        """`author` drafts, or for None who knows the prompt best, with `width_nodes` nodes per pass."""
+        """`author` drafts, or for None the one that knows the prompt best, `width_nodes` nodes per pass."""
         self._tree = LiveTree(root, position)
         self._author = author
         self._width_nodes = width_nodes

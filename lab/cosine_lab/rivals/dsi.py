@@ -1,8 +1,8 @@
 """Distributed speculative inference (DSI, arXiv 2405.14105) with one verifier, whose target never waits for drafts.
 
-In the paper a thread of the target alone runs below every corrected prefix, so that DSI is never slower than plain
-decoding. Here that thread is the verifier on free pacing: it commits token after token by itself, and a pass takes
-along the drafter's chain as far as it has come.
+In the paper a thread of only the target runs below every corrected prefix, so that DSI is never slower than plain
+decoding. Here that thread is the verifier on free pacing: it commits token after token by itself, and a pass
+includes the part of the drafter's chain that has arrived.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Continuous asynchronous speculation (PipeInfer, arXiv 2407.11798) for a verifier of one stage.
 
-The verifier runs a single-token pass as soon as the last has ended and takes along every micro-batch that has
-arrived; the drafter goes on from the tail of its last speculation while its confidence holds. The paper also
-abandons passes over invalidated micro-batches midway, which frees later stages of a pipeline; here every pass also
-carries the single-token run, which is always wanted, so abandoning one could only lose time.
+The verifier runs a single-token pass as soon as the last has ended and includes every micro-batch that has arrived;
+the drafter continues from the tail of its last speculation while its confidence holds. The paper also abandons
+passes over invalidated micro-batches midway, which frees later stages of a pipeline; here every pass also carries
+the single-token run, which is always wanted, so abandoning one could only lose time.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class PipeInferOptions:
 
     author: drafter to use. Default: the best.
     draft_tokens: depth of a micro-batch.
-    p_accept: minimum draft probability with which a draft goes on.
+    p_accept: minimum draft probability with which a draft continues.
     p_split, n_parallel: draft probability above which another child becomes a branch, and maximum number of
         branches.
 

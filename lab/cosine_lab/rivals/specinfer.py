@@ -90,7 +90,7 @@ class SpecInfer(Rounds):
         if self._options.authors is not None:
             return [author for author in self._options.authors if author in present]
         nearest = min((d.prompt_nll for d in present.values()), default=0.0)
-        # An author's own likelihood of the prompt counts less as the request goes on.
+        # An author's likelihood of the prompt counts less during the request.
         faded = 1.0 + sum(known.judged for known in self._by_author.values()) / FADING_TOKENS
         merits = {
             author: self._by_author[author].rate * math.exp((nearest - drafter.prompt_nll) / faded)

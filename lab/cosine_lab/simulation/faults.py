@@ -177,7 +177,7 @@ def parse_spec(spec: str) -> list[SpecEntry]:
         elif value.isdecimal() and 1 <= int(value) <= MAX_FAULTS:
             count = int(value)
         else:
-            raise UsageError(f"{text!r} does not say how often, from 1 to {MAX_FAULTS} times.")
+            raise UsageError(f"{text!r} lacks a count from 1 to {MAX_FAULTS} times.")
         at_s, lasts_s = (None if part is None else float(part) for part in (match[3], match[4]))
         entries.append(SpecEntry(kind=kind, count=count, lie=lie, at_s=at_s, lasts_s=lasts_s))
     return entries

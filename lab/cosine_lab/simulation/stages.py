@@ -212,5 +212,5 @@ class RingFinder:
                 break
             end = layers.end
         if end != LAYERS:
-            raise NoChain(f"Layers from {end} of {LAYERS} are held by nobody.")
+            raise NoChain(f"Layers from {end} of {LAYERS} are held by no stage.")
         return [found[layers] for layers in held]

@@ -39,7 +39,7 @@ class HeldMatrix:
 
     @classmethod
     def of_weights(cls, weights: Tensor, form: Format) -> "HeldMatrix | None":
-        """Hold weights [outputs, inputs] in float32 in a format without scales; None if it has not all of them."""
+        """Hold float32 weights [outputs, inputs] in a format without scales; None if it cannot hold all."""
         is_half = form == HALF_FORMAT
         if weights.shape[1] % form.group or (is_half and weights.abs().max() > torch.finfo(torch.float16).max):
             return None

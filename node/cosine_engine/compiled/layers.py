@@ -87,7 +87,7 @@ class ThreadTrial:
         self._seconds: dict[tuple[int, int], float] = {}
 
     def threads(self, tokens: int) -> int:
-        """Return the number of threads of the next pass over so many tokens."""
+        """Return the number of threads of the next pass over this number of tokens."""
         if self._threads == 1:
             return 1
         length = tokens.bit_length()
@@ -98,7 +98,7 @@ class ThreadTrial:
         return self._threads if (several <= one) == bool(passes % TRIED_EVERY) else 1
 
     def note(self, tokens: int, threads: int, *, elapsed_s: float) -> None:
-        """Note a pass in so many threads."""
+        """Note a pass in this number of threads."""
         key = tokens.bit_length(), threads
         # The first pass of a kind may compile kernels or wake threads.
         before_s = min(self._seconds.get(key, elapsed_s), 2 * elapsed_s)

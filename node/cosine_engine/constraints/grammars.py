@@ -46,7 +46,7 @@ Tokens = tuple[int, ...]
 
 TRIAL: Final = "cosine_engine.constraints.trial:trial"
 """The function that tries a constraint in a separate process."""
-TRIAL_S: Final = 5.0
+GRAMMAR_TRIAL_S: Final = 5.0
 """Time limit of a trial. A schema of 40 KB takes 0.3 s including the start of the process on a server core, so that
 a machine a tenth as fast accepts it. Slower constraints may take years (docs/decisions/0048), and two of them delay
 all later trials by this time.
@@ -141,9 +141,9 @@ class Tried:
 def tried(constraint: Constraint) -> Tried:
     """Try a constraint in a process with a time limit. Blocks. Raises `OSError` if no process can be started."""
     try:
-        fault, size_bytes = answer_of(TRIAL, constraint.kind, constraint.text, timeout_s=TRIAL_S)
+        fault, size_bytes = answer_of(TRIAL, constraint.kind, constraint.text, timeout_s=GRAMMAR_TRIAL_S)
     except TimeoutError:
-        return Tried(f"it cannot be compiled within {TRIAL_S:g} s")
+        return Tried(f"it cannot be compiled within {GRAMMAR_TRIAL_S:g} s")
     except ValueError:
         return Tried("it is too large")
     return Tried(fault or ("it is too large" if size_bytes > MAX_ONE_BYTES else ""), size_bytes)

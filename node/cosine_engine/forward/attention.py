@@ -1,7 +1,7 @@
 """The attention function of packed passes, registered with transformers' AttentionInterface.
 
 Each call writes the pass's keys and values into the pool, then attends from every sequence's queries to the slots
-of its own ancestors. Models are not changed; they get the plan as a keyword argument of `forward`.
+of their ancestors. Models are not changed; they get the plan as a keyword argument of `forward`.
 """
 
 from dataclasses import dataclass

@@ -254,7 +254,7 @@ def layers_of(model: Any) -> list[Any]:
 
 def window_of(attention: Any) -> int | None:
     """Return the sliding window of a layer's attention in tokens, if any."""
-    # Only Mistral has its window in the configuration alone; other configurations do not describe one layer.
+    # Only Mistral has its window just in the configuration; other configurations do not describe one layer.
     window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
     return window if isinstance(window, int) and window > 0 else None
 

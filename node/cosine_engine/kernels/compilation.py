@@ -1,4 +1,4 @@
-"""How kernels are compiled, and the types of their arrays."""
+"""The compilation of kernels, and the types of their arrays."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -30,12 +30,12 @@ def cache_folder(engine: Path, *, within: Path) -> Path:
 
 
 _HERE: Final = Path(__file__).parent
-# Where it cannot be written, Numba takes folders of its own.
+# If the folder cannot be written, Numba uses other folders.
 config.CACHE_DIR = str(cache_folder(_HERE.parent, within=Path(config.CACHE_DIR or _HERE / "__pycache__")))
 
 
 def compiled(kernel: Kernel) -> Kernel:
-    """Compile a function. Sums may be vectorised, in an order that depends on their length alone.
+    """Compile a function. Sums may be vectorised, in an order that depends only on their length.
 
     It cannot allocate arrays. References to arrays are not counted: threads would wait for each other's counting.
     """

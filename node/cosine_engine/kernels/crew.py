@@ -1,9 +1,8 @@
 """Threads that compute a kernel together.
 
-Each computes its share of every step and waits for the others between steps. A kernel takes the threads' number of
-steps in a pass, a hundred and more of some microseconds each, so that sleeping between them would take longer than
-they do. A waiting thread reads one number in memory for some ten microseconds, and then lets other threads of the
-machine run, which may be the one that it waits for.
+Each computes its share of every step and waits for the others between steps. A pass has a hundred or more steps of
+some microseconds each, less than it takes to sleep and wake. A waiting thread polls a number in memory for some ten
+microseconds, and then yields to other threads of the machine, which may be the one that it waits for.
 """
 
 import threading
@@ -34,7 +33,7 @@ RUNNING: Final = threading.Lock()
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _add(typing: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at an address at once for all threads, and return the sum."""
+    """Add atomically to the int64 at an address, and return the sum."""
     del typing
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -76,7 +75,7 @@ class Thread(NamedTuple):
 
 @compiled
 def meet(thread: Thread) -> None:
-    """Wait until all threads are here."""
+    """Wait until all threads have called this."""
     if thread.threads > 1:
         goal = (_add(thread.arrivals, 1) + thread.threads - 1) // thread.threads * thread.threads
         turns = 0
@@ -104,7 +103,7 @@ def _workers(threads: int) -> ThreadPoolExecutor:
 
 
 def threads_for(weights: int, most: int) -> int:
-    """Return the number of threads, at most `most`, of a kernel that reads so many weights."""
+    """Return the number of threads, at most `most`, of a kernel that reads this number of weights."""
     return max(1, min(most, weights // THREAD_WEIGHTS))
 
 

@@ -226,7 +226,7 @@ def run_layers(layers: Layers, given: KernelPass, thread: Thread) -> int:
     first, last = columns_of(hidden, thread)
     for layer in range(len(layers.norms)):
         if thread.number == 0:
-            # All threads read it after they met, and so agree.
+            # All threads read it after a barrier, so they agree.
             given.stop[1] = given.stop[0]
         of_product = layers.norms[layer - 1, 5] if layer else 0
         _add_and_norm(layers, given, (of_product, layers.norms[layer, 0]), place, thread)
@@ -264,7 +264,7 @@ def run_head(layers: Layers, given: KernelPass, embedded: Floats, thread: Thread
     _add_and_norm(layers, given, (0, layers.norms[0, 0]), 0, thread)
     meet(thread)
     if thread.number == 0:
-        # From the last token on, none is overwritten before it has moved.
+        # From the last token to the first, so that none is overwritten before it has moved.
         for token in range(tokens - 1, -1, -1):
             for i in range(hidden - 1, -1, -1):
                 left.rows[(2 * token + 1) * hidden + i] = left.rows[token * hidden + i]

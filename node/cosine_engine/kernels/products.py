@@ -1,4 +1,4 @@
-"""Products of rows with stored matrices, for the outputs that are a thread's share.
+"""Products of rows with stored matrices, for a thread's share of the outputs.
 
 A matrix is a table [parts, 5] of int64: outputs, the number of the format in `tiles.FORMATS`, the address of the
 weights, that of the bias or 0, and the binary logarithm of the factor by which all scales were multiplied. The

@@ -31,7 +31,7 @@ AHEAD_BYTES: Final = 1 << 14
 
 
 class Format(NamedTuple):
-    """How a matrix is stored. Weights are number * scale of their group + its least weight, if any."""
+    """The storage format of a matrix. A weight is number * scale of its group + its least weight, if any."""
 
     bits: int
     group: int
@@ -67,7 +67,7 @@ FLOATS, SUMS, BYTES = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES), ir
 
 
 def processor_features() -> frozenset[str]:
-    """Return LLVM's names of what this processor has."""
+    """Return LLVM's names of this processor's features."""
     return frozenset(name for name, has in llvmlite.binding.get_host_cpu_features().items() if has)
 
 

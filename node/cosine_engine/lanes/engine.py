@@ -239,7 +239,7 @@ class LaneEngine(LogitsEngine):
         return True
 
     def _flush(self) -> None:
-        """Feed the pending nodes, and keep what is asked of their logits, which are valid until the next call."""
+        """Feed the pending nodes, and keep the requested logits, which are valid until the next call."""
         pending, self._pending = self._pending, []
         if not pending:
             return

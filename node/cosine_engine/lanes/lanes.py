@@ -257,7 +257,7 @@ def parts_of(slots: "array[int]", lanes: Sequence[PrefixLane]) -> list[LanePart]
 
 
 class IdleLanes:
-    """Lanes of released sequences that alone hold the tokens of a block in the prefix cache.
+    """The only lanes, of released sequences, that hold the tokens of some block in the prefix cache.
 
     `memory` frees the tokens of blocks that the cache has evicted.
     """

@@ -30,7 +30,7 @@ PASS_TOKENS: Final = 63
 """On a processor: from 64 tokens on llama.cpp computes attention in tiles, where rows depend on each other."""
 CARD_PASS_TOKENS: Final = 512
 """On a card, which is slow with small passes: llama.cpp's default."""
-TRIAL_S: Final = 60.0
+LOAD_CHECK_S: Final = 60.0
 """Time limit of a process that reads a header, which takes seconds for the largest."""
 METAL: Final = ("metal", "mtl")
 DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
@@ -89,9 +89,9 @@ def check_loads(path: Path) -> None:
     It is loaded without weights in another process, since llama.cpp does not report violated assumptions.
     """
     try:
-        answer_of("cosine_engine.llama.process:loads", str(path), timeout_s=TRIAL_S)
+        answer_of("cosine_engine.llama.process:loads", str(path), timeout_s=LOAD_CHECK_S)
     except TimeoutError:
-        raise UsageError(f"{path.name} cannot be loaded by llama.cpp: it takes over {TRIAL_S:g} s.") from None
+        raise UsageError(f"{path.name} cannot be loaded by llama.cpp: it takes over {LOAD_CHECK_S:g} s.") from None
     except (OSError, ValueError) as error:
         said = str(error).rpartition("/llama.cpp/")[2]
         raise UsageError(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 FETCHED: Final = ("*.json", "*.safetensors", *OTHER_NAMES, f"*{TIKTOKEN}", *NAMES, f"{ADDITIONAL_TEMPLATES}*")
-ANSWER_S: Final = 6.0
+HUB_ANSWER_S: Final = 6.0
 """Timeout of the first answer, name resolution included, if the model is downloaded already."""
 PATIENT_S: Final = 30.0
 """Timeout of the first answer otherwise."""
@@ -117,7 +117,7 @@ class HubModel:
         if held is not None and constants.HF_HUB_OFFLINE:
             return held
         try:
-            newest = self.ask(PATIENT_S if held is None else ANSWER_S).sha
+            newest = self.ask(PATIENT_S if held is None else HUB_ANSWER_S).sha
             if held is not None and newest in held.parts:
                 return held
             with self._told():

@@ -27,7 +27,7 @@ from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.numerics import library_of, told_numerics, told_repetition
+from cosine_protocol.numerics import library_of, numerics_text, repetition_text
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 from cosine_terminal.events import Emit
 
@@ -113,7 +113,7 @@ def load_served(
     emit("loading", {"model": source.model})
     drafted = DraftedTokens.of(files.folder, target.folder) if has_own_files else DraftedTokens()
     if drafted.are_the_targets and drafted.known.vocabulary is None:
-        # A verifier must wait for its constraint, and a drafter goes on without.
+        # A verifier must wait for its constraint; a drafter continues without it.
         grammars = grammars or Grammars.of(target.folder, waits=role is Role.VERIFIER)
     else:
         grammars = None
@@ -126,8 +126,8 @@ def load_served(
     )
     engine = load(files, how) if has_files(source.model) else _without_files(server, target.folder, how)
     if has_files(source.model):
-        promise = f": {told_repetition(engine.numerics)}" if role is Role.VERIFIER else ""
-        said = f"{library_of(engine.numerics)}, {told_numerics(engine.numerics)}{promise}"
+        promise = f": {repetition_text(engine.numerics)}" if role is Role.VERIFIER else ""
+        said = f"{library_of(engine.numerics)}, {numerics_text(engine.numerics)}{promise}"
         emit("computes", {"model": source.model, "said": said})
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
@@ -160,7 +160,7 @@ def _check_target(source: ModelSource, role: Role, folder: Path, emit: Emit) -> 
 def _config_fields(published: GenerationDefaults) -> dict[str, object]:
     """The fields of the event about the effects of a model's generation config."""
     applied = apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
-    given, lost = ", ".join(applied.told_options()), ", ".join(published.not_honoured)
+    given, lost = ", ".join(applied.options_text()), ", ".join(published.not_honoured)
     said = [
         given and f"The model's generation config sets the default {given}.",
         lost and f"A swarm does not support its {lost}: texts differ from those of generate() in transformers.",

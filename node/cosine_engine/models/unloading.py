@@ -3,13 +3,13 @@
 Theory of operation
 -------------------
 The services of a node know its engines as `ReturnableEngine`s. `ModelMemory.wait` is called while there is no work.
-After `after_s` of that, and unless a sequence is open, each engine is replaced by its bookkeeping alone: weights,
-KV cache and device memory are released. The node stays announced, with a pass as long as the load.
+After `after_s` of that, and unless a sequence is open, each engine is replaced by its bookkeeping: weights, KV
+cache and device memory are released. The node stays announced, with a pass as long as the load.
 
 Requests are accepted as before, since their sequences only need the bookkeeping. `wait` then loads the engines
-again by the node's own options, opens these sequences there, and returns, so that the next turn of the step loop
-finds everything as it would have been. A model with other numerics is not the one that was announced, and counts as
-a failed load, after which passes fail for lack of memory, clients go elsewhere, and the next request tries again.
+again with the same options, opens these sequences there, and returns, so that the step loop continues as if the
+model had stayed. A model with other numerics than announced counts as a failed load: passes fail for lack of
+memory, clients choose other nodes, and the next request tries again.
 
 Invariants: engines change only between passes; a sequence keeps its number; an unloaded model feeds nothing.
 """
@@ -40,8 +40,8 @@ FIRST_SEQUENCE: Final = 1 << 20
 """Above the numbers of sequences that measuring an engine opens."""
 
 
-class ToldProgress(Protocol):
-    """What clients are told of the work of a node."""
+class ReportedProgress(Protocol):
+    """The progress that a node reports to clients."""
 
     prefill_tokens: int
 
@@ -79,7 +79,7 @@ class ReturnableEngine(EngineAround):
         return bool(self._open)
 
     def drop(self) -> None:
-        """Keep the bookkeeping alone."""
+        """Replace the engine by its bookkeeping."""
         self._inner = _AbsentEngine(self._inner, first_sequence=self._next)
 
     def take(self, engine: Engine) -> None:
@@ -134,7 +134,7 @@ class ModelMemory:
         self._after_s = after_s
         self._emit = emit
 
-    async def wait(self, work: asyncio.Event, *, idle: WaitForWork, progress: ToldProgress) -> None:
+    async def wait(self, work: asyncio.Event, *, idle: WaitForWork, progress: ReportedProgress) -> None:
         """Return when there is work and the model is loaded; `idle` waits while it is.
 
         `progress` counts the seconds of a load as tokens of prompts: it is what the requests wait for.
@@ -172,7 +172,7 @@ class ModelMemory:
         finally:
             watching.cancel()
 
-    async def _load(self, progress: ToldProgress) -> None:
+    async def _load(self, progress: ReportedProgress) -> None:
         now_s = asyncio.get_running_loop().time
         began_s, loading = now_s(), asyncio.ensure_future(self._load_again())
         try:

@@ -1,4 +1,4 @@
-"""Drafts of any server with OpenAI's completions: text goes in, and what it writes becomes the target's tokens."""
+"""Drafts by any server with OpenAI's completions, whose text is converted to the target's tokens."""
 
 from typing import Final
 

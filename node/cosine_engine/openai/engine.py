@@ -1,4 +1,4 @@
-"""A drafter without a model of its own: a server continues the text, and its words become the target's tokens."""
+"""A drafter without a model: a server continues the text, which is converted to the target's tokens."""
 
 import time
 from bisect import bisect_left
@@ -29,7 +29,7 @@ USUAL_NLL: Final = 3.0
 
 @dataclass(slots=True, kw_only=True)
 class ServerText(Continuation):
-    """What a server writes after a text; `characters` of it have tokens so far."""
+    """The text that a server writes after another; `characters` of it are converted so far."""
 
     writing: Writing
     characters: int = 0
@@ -38,7 +38,7 @@ class ServerText(Continuation):
 class ServerEngine(WrittenEngine[ServerText]):
     """Implements `cosine_engine.base.Engine` with one stream of text for each sequence.
 
-    A stream is cut once the last token of a row says something else, and another is begun there.
+    A stream is replaced by another once the last token of a row differs from it.
     """
 
     def __init__(self, server: TextServer, tokenizer: Tokenizer, **options: Any) -> None:
@@ -72,7 +72,7 @@ class ServerEngine(WrittenEngine[ServerText]):
         super().release(sequence)
 
     def _follow(self, sequence: int, tokens: list[int]) -> None:
-        """Have the server write after these tokens, unless it does so already."""
+        """Let the server continue these tokens, unless it already does."""
         known = self._continuations.get(sequence)
         if known is not None and known.leads_to(tokens):
             return
@@ -88,7 +88,7 @@ class ServerEngine(WrittenEngine[ServerText]):
                 begun = len(text) - len(writing.prompt)
                 self._continuations[sequence] = ServerText(tokens, writing=writing, characters=begun)
                 return
-            # It may overtake the text, which would be read anew otherwise.
+            # The server may be slower than the text, which it would otherwise read again.
             is_behind = ending is None and text.startswith(written)
             if is_behind or writing.is_resting:
                 return

@@ -1,4 +1,4 @@
-"""A server with OpenAI's completions, and what it writes after a text.
+"""A server with OpenAI's completions, and the text that it streams.
 
 Ollama puts a prompt of its `/v1/completions` into the model's chat template, so it is asked at its own endpoint.
 """
@@ -44,7 +44,7 @@ BEGINNING: Final = "It was late when she came home, and nobody had left a light 
 
 
 class ServerFault(CosineError):
-    """A server does not answer, refuses, or sends what makes no sense. The text is a clause."""
+    """A server does not answer, refuses, or sends an invalid answer. The text is a clause."""
 
 
 class ServerEnding(Enum):
@@ -57,7 +57,7 @@ class ServerEnding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerPiece:
-    """One line of a stream: its text, the server's tokens in it with their probabilities, if told, and the end."""
+    """One line of a stream: its text, the server's tokens in it with their probabilities, if given, and the end."""
 
     text: str
     tokens: tuple[tuple[str, float], ...]
@@ -65,7 +65,7 @@ class ServerPiece:
 
 
 def read_piece(line: bytes) -> ServerPiece | None:
-    """Read a line of a completion: an event of OpenAI's, or an object of Ollama's. None if it tells no text.
+    """Read a line of a completion: an event of OpenAI's, or an object of Ollama's. None without text.
 
     Raises `ServerFault`.
     """
@@ -111,7 +111,7 @@ class TextServer:
     """A server at an address such as `http://127.0.0.1:8080/v1`, and the model that it is asked for."""
 
     def __init__(self, place: str, model: str) -> None:
-        """Raises `UsageError` for what is no address."""
+        """Raises `UsageError` for an invalid address."""
         self.place, self.model = place.rstrip("/"), model
         self.is_ollama = False
         self._is_away = False
@@ -146,8 +146,8 @@ class TextServer:
         return server
 
     def token_s(self, target: TextTokens) -> float:
-        """Return the seconds that it takes to write one of the target's tokens. Raises `UsageError`."""
-        # The first time it may load the model.
+        """Measure the seconds for one of the target's tokens. Raises `UsageError`."""
+        # The first request may load the model.
         for _ in range(2):
             began_s = time.monotonic()
             writing = Writing(self, BEGINNING)
@@ -163,7 +163,7 @@ class TextServer:
         return connection
 
     def complete(self, connection: HTTPConnection, prompt: str) -> HTTPResponse:
-        """Return the lines of what follows a text. Raises `ServerFault`, or errors of sockets and HTTP."""
+        """Return the lines of a text's continuation. Raises `ServerFault`, or errors of sockets and HTTP."""
         asked: dict[str, Any] = {"model": self.model, "prompt": prompt, "stream": True}
         if self.is_ollama:
             asked |= {"raw": True, "logprobs": True, "options": {"temperature": 0, "num_predict": AHEAD_TOKENS}}
@@ -172,13 +172,13 @@ class TextServer:
         return self._ask(connection, f"{self._path}/completions", asked)
 
     def note(self, fault: str | None) -> None:
-        """Tell the log when the server begins to fail, and when it writes again."""
+        """Log when the server begins to fail, and when it writes again."""
         if self._is_away is not (fault is not None):
             LOG.warning("%s %s", self.place, "drafts again" if fault is None else f"does not draft now: {fault}")
         self._is_away = fault is not None
 
     def _answer(self, path: str) -> Mapping[str, Any]:
-        """Return an object that the server has at a path. Raises `ServerFault`."""
+        """Return the JSON object at a path of the server. Raises `ServerFault`."""
         try:
             with closing(self.connect()) as connection:
                 told = json.loads(self._ask(connection, path).read(MAX_ANSWER_BYTES))
@@ -199,10 +199,10 @@ class TextServer:
 
 
 class Writing:
-    """What a server writes after `prompt`, which a thread reads as it comes.
+    """The text that a server writes after `prompt`, read by a thread.
 
-    `text` grows, `starts` are the beginnings of the server's tokens in it with their probabilities, if it tells
-    them, and `ending` is None while more may come, and set after the text. `fault` is a clause.
+    `text` grows, `starts` are the beginnings of the server's tokens in it with their probabilities, if given, and
+    `ending` is None until the text has ended. `fault` is a clause.
     """
 
     def __init__(self, server: TextServer, prompt: str) -> None:
@@ -219,7 +219,7 @@ class Writing:
         self.go_on()
 
     def go_on(self) -> None:
-        """Ask for more after the text so far, which has ended."""
+        """Request a continuation of the ended text."""
         self.ending = self.fault = None
         Thread(target=self._run, name="text server", daemon=True).start()
 

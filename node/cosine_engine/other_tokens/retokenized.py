@@ -50,7 +50,7 @@ class OwnText:
         return next((place for place, (one, other) in pairs if one != other), min(len(self.fed), len(ids)))
 
     def predicted(self, ids: Sequence[int]) -> list[PredictedToken]:
-        """Return what is known to follow a text."""
+        """Return the known predicted tokens after a text."""
         found: list[PredictedToken] = []
         for place in range(len(ids) - 1, len(self.fed)) if self.shared(ids) == len(ids) else ():
             best = self.best[place]
@@ -136,7 +136,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
             self._inner.release(own.sequence)
 
     def _asked(self, tree: SequenceTree, row: Row) -> _AskedEngine | None:
-        """Return the text of a row, unless it is known what follows or the inner model cannot continue it."""
+        """Return the text of a row, unless its continuation is known or the inner model cannot continue it."""
         tokens = tree.tokens_to(row.nodes[-1])
         known = self._continuations.get(row.sequence)
         if known is None or not known.leads_to(tokens):
@@ -156,7 +156,7 @@ class RetokenizedEngine(WrittenEngine[Continuation]):
         return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
 
     def _own_text(self, tree: SequenceTree, sequence: int, ids: Sequence[int]) -> OwnText:
-        """Return the own text of a sequence that is about to continue `ids`; anew if it kept other tokens."""
+        """Return the own text of a sequence that is about to continue `ids`; a new one if it kept other tokens."""
         own = self._own_texts.get(sequence)
         if own is not None and len(own.fed) - own.kept >= SETTLE_TOKENS:
             settled = max(own.kept, own.shared(self._certain_ids(tree.tokens)[:-HELD_TOKENS]))

@@ -1,4 +1,4 @@
-"""The base of engines whose text is written in other tokens: what follows a text becomes the target's tokens.
+"""The base of engines whose text is written in other tokens and converted to the target's.
 
 Such drafts are matched, not coupled: the writer continues greedily and shares no noise with the target.
 """
@@ -16,7 +16,7 @@ from cosine_engine.tree import SequenceTree
 
 @dataclass(slots=True)
 class Continuation:
-    """The tokens of a text and of what is written after it, each of these with its probability."""
+    """The tokens of a text and of its continuation, the latter with probabilities."""
 
     tokens: list[int]
     probabilities: list[float] = field(default_factory=list)
@@ -27,12 +27,12 @@ class Continuation:
         return (self.tokens[-left], self.probabilities[-left]) if left > 0 and self.leads_to(tokens) else None
 
     def leads_to(self, tokens: Sequence[int]) -> bool:
-        """Return True if a text is this one, or continues it as it is written."""
+        """Return True if a text is this one, or continues it by written tokens."""
         start = len(self.tokens) - len(self.probabilities)
         return len(tokens) >= start and self.tokens[: len(tokens)] == tokens
 
     def extend(self, plan: Plan) -> None:
-        """Add tokens that are written next."""
+        """Append written tokens."""
         self.tokens.extend(token for token, _ in plan)
         self.probabilities.extend(probability for _, probability in plan)
 
@@ -41,9 +41,9 @@ AnyContinuation = TypeVar("AnyContinuation", bound=Continuation)
 
 
 class WrittenEngine(PagedEngine, Generic[AnyContinuation]):
-    """`cosine_engine.base.Engine` without the pass, with what is written in each sequence.
+    """`cosine_engine.base.Engine` without the pass, with the continuation of each sequence.
 
-    The token after a node is the next one that is written, if the node is on that way. Pages are only counted.
+    The token after a node is the next written one, if the continuation contains the node. Pages are only counted.
     """
 
     def __init__(self, *, pool_tokens: int, **options: Any) -> None:
@@ -56,7 +56,7 @@ class WrittenEngine(PagedEngine, Generic[AnyContinuation]):
         self._continuations.pop(sequence, None)
 
     def choices(self, tree: SequenceTree, row: Row) -> tuple[Choice, ...]:
-        """Return what is written after each scored node of a row in its tree; token 0, margin 0 for nothing."""
+        """Return the written token after each scored node of a row in its tree; without one token 0, margin 0."""
         known = self._continuations.get(row.sequence)
         found = []
         for name in row.nodes[row.scored_from :]:

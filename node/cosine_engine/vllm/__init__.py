@@ -1,1 +1,1 @@
-"""Models in vLLM, which runs in a process and a Python of its own: lanes become rows over its blocks of keys."""
+"""Models in vLLM, in a separate process and Python: lanes become rows over vLLM's blocks of keys."""

@@ -42,7 +42,8 @@ class BlockLanes:
         return len(self._free)
 
     def share(self, source: int, target: int, start: int, stop: int) -> None:
-        # What is before `start` in its block is the target's too: both lanes begin with the same tokens.
+        # Both lanes begin with the same tokens, so the contents of the block before `start` are valid for the
+        # target too.
         for number in range(start // self._block_tokens, -(-stop // self._block_tokens)):
             self._put(target, number, self._block(source, number))
 
@@ -64,7 +65,7 @@ class BlockLanes:
                 self._put(lane, number, None)
 
     def rows(self, fed: Sequence[FedToken]) -> tuple[list[BlockRow], dict[int, int]]:
-        """Give tokens their blocks; return rows to be fed at once, and where in these each token is.
+        """Give tokens their blocks; return the rows to feed together, and the place of each token in them.
 
         A lane shares the block of a token's first lane, unless it continues otherwise within the block: then it has
         a copy, and the tokens there that are fed now are fed once more. Raises `OutOfMemory` without a free block.

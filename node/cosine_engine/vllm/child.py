@@ -3,9 +3,9 @@
 `cosine_engine.vllm.process` starts it with the numbers of a socket, of an anonymous file for logits, and of
 its own process; `--version` prints the version of vLLM. Frames are those of `multiprocessing.connection`, in JSON:
 
-1. It is told the options of the model and tells its sizes.
-2. It is told the number of blocks and loads the model.
-3. It is told passes, one after the other, and answers after each. Logits are in the file.
+1. It receives the options of the model, and answers with its sizes.
+2. It receives the number of blocks, and loads the model.
+3. It receives passes, and answers after each. Logits are in the file.
 
 An answer with `error` is a failure, and after one other than "memory" the process ends.
 """
@@ -126,7 +126,7 @@ class Passes:
 
 
 def prepare(worker: Any, file: str) -> None:
-    """Give a worker, which is in a process of its own if there are several, the method `run_pass`."""
+    """Add the method `run_pass` to a worker, which is in a separate process if there are several."""
     worker = getattr(worker, "worker", worker)
     worker.run_pass = Passes(worker, file).run
 
@@ -217,7 +217,7 @@ def main() -> None:
         pass
     except Exception as error:
         traceback.print_exc()
-        # Of an invalid configuration this is what vLLM says itself.
+        # For an invalid configuration, vLLM's own message.
         found = re.search(r"Value error, (.*?)(?: \[type=|$)", str(error), re.MULTILINE)
         lines = [found[1]] if found else str(error).strip().splitlines() or [type(error).__name__]
         told.send_bytes(json.dumps({"error": lines[0]}).encode())

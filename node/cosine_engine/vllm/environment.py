@@ -1,4 +1,4 @@
-"""The Python with vLLM, which has none of our packages: where it is, and whether its version is a tested one."""
+"""The Python with vLLM, which has none of our packages: its location, and a check of vLLM's version."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def find_python(options: VllmOptions) -> Path:
         raise UsageError("--tensor-parallel and --pipeline-parallel must be at least 1.")
     if not hasattr(os, "memfd_create"):
         raise UsageError("--engine vllm runs on Linux only.")
-    # Beside this environment.
+    # Next to this environment.
     python = options.python or Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
     tested = " or ".join(TESTED)
     if not python.is_file():
@@ -37,7 +37,7 @@ def find_python(options: VllmOptions) -> Path:
     found = done.stdout.strip()
     if done.returncode or not found:
         raise UsageError(f"{python} has no vLLM: install {tested} there, or name another with --vllm-python.")
-    # What follows the plus names a build, for example for CUDA.
+    # The part after the plus names a build, for example for CUDA.
     if found.partition("+")[0] not in TESTED:
         raise UsageError(f"{python} has vLLM {found}, and --engine vllm is tested with {tested} only.")
     return python

@@ -30,7 +30,7 @@ REPEATED: Final = 4
 
 
 def _settings(folder: Path, options: VllmOptions, dtype: str) -> dict[str, object]:
-    """vLLM's arguments for a model, of which it decides nothing else by itself."""
+    """vLLM's arguments for a model, which leave no decision to vLLM."""
     return {
         "model": str(folder),
         "dtype": dtype,

@@ -1,4 +1,4 @@
-"""vLLM in a child process with a Python of its own, which runs `child.py`."""
+"""vLLM in a child process with a separate Python, which runs `child.py`."""
 
 import json
 import mmap
@@ -38,7 +38,7 @@ class ProcessLost(CosineError):
 
 
 class VllmProcess:
-    """A model of vLLM in a child process, which ends with this object, and with this process however it ends."""
+    """A model of vLLM in a child process, which ends with this object and this process, even if that is killed."""
 
     def __init__(self, python: Path, options: Mapping[str, Any], *, threads: int) -> None:
         """Start it and ask for the sizes of the model that `options` describe. Raises `UsageError`."""

@@ -46,9 +46,9 @@ class GatewayOptions:
     """An operator's options.
 
     model_name: The name of the target in requests. Default: its own.
-    api_keys: Without any, everybody may generate.
-    cors_origins: Allowed origins of pages besides local ones.
-    host_names: Allowed `Host` names besides private ones.
+    api_keys: Without any, all clients may generate.
+    cors_origins: Allowed origins of pages in addition to local ones.
+    host_names: Allowed `Host` names in addition to private ones.
     access: The network, which the page invites others to.
     machine: Answers the page's questions about this machine. Default: they are refused.
     max_requests: Maximum number of generations at once.
@@ -179,6 +179,6 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _hung_up(request: Request, _: Exception) -> Response:
-    """Log a client that hung up while it sent its body; nobody reads this answer."""
+    """Log a client that hung up while it sent its body; this answer is not read."""
     request.state.log_fields["error"] = "the client hung up"
     return Response(status_code=HTTPStatus.BAD_REQUEST)

@@ -26,7 +26,7 @@ FRESH_S: Final = 15.0
 RETRY_S: Final = 2.0
 LOOK_UP_TIMEOUT_S: Final = 6.0
 """Less than the 10 s after which most load balancers give up a probe."""
-ANSWER_S: Final = 3.0
+NODE_ANSWER_S: Final = 3.0
 """The timeout for the status of a verifier: half of a look-up's."""
 
 
@@ -62,7 +62,7 @@ class VerifierWatch:
 async def find_answering(client: AsyncClient) -> list[NodeRecord]:
     """Return the verifiers that answer now, at least one. Raises as `AsyncClient.find_verifiers`."""
     announced = await client.find_verifiers()
-    surveyor = Surveyor(client.swarm, target=client.target, ask_timeout_s=ANSWER_S)
+    surveyor = Surveyor(client.swarm, target=client.target, ask_timeout_s=NODE_ANSWER_S)
     try:
         found = [sight.record for sight in await surveyor.look_at(announced) if not sight.reason]
     finally:

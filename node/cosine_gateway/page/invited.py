@@ -11,7 +11,7 @@ from cosine_gateway.body import Json
 from cosine_p2p.access import Access
 from cosine_p2p.invitation import Invitation
 from cosine_p2p.transport.addresses import parse_dialable
-from cosine_p2p.transport.reach import best_first, reach_at
+from cosine_p2p.transport.reach import best_first, scope_at
 from cosine_protocol.records import NodeRecord
 
 MAX_NAMED: Final = 2
@@ -46,7 +46,7 @@ def invitation_facts(records: Iterable[NodeRecord], access: Access, *, last_day:
         "addresses": len(invitation.addresses),
         "network": invitation.network,
         "is_private": invitation.is_private,
-        "reach": min(map(reach_at, invitation.addresses)).name.lower(),
+        "reach": min(map(scope_at, invitation.addresses)).name.lower(),
         "last_day": last_day.isoformat(),
         "code": ["".join("01"[module] for module in row) for row in code.matrix],
     }

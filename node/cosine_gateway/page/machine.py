@@ -1,4 +1,4 @@
-"""What the page asks of the machine that serves it, which the packages of a node answer."""
+"""The page's questions about the machine that serves it, which the packages of a node answer."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -18,7 +18,7 @@ class PageMachine(Protocol):
         """Return resources, reachability, and the layers of the target that fit."""
 
     async def advice(self, target: str, *, way: tuple[str, ...], nodes: Sequence[NodeSight]) -> Json:
-        """Measure the machine and return what it should run; `way` leads there. Raises `UsageError`."""
+        """Measure the machine and suggest commands with `way`, the network's arguments. Raises `UsageError`."""
 
     def stages(self, records: Sequence[NodeRecord]) -> Json:
         """Return the layers that stages hold as `coverage`, and the expected speed of models as `outlook`."""

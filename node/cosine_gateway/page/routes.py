@@ -243,7 +243,7 @@ class Watched:
         return JSONResponse(await machine.facts(self._client.target, [sight.record for sight in self._reached]))
 
     async def suggestions(self, request: Request) -> Response:
-        """What this machine should run, which takes its measurement, only for requests from it."""
+        """Measured suggestions of what this machine should run, only for requests from it."""
         machine = self._asked_here(request)
         swarm = await self._watch.now()
         invited, entrance = swarm["invitation"], self._access.entrance

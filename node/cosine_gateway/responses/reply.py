@@ -26,7 +26,7 @@ class ResponseReply(ReplyFormat):
             is_summarized=(reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none",
             is_kept=KEPT_REASONING in (context.body.get("include") or ()),
         )
-        self._told_again = told_again(context.body, tools)
+        self._told_again = repeated_fields(context.body, tools)
         self._events = 0
 
     def take(self, event: ChoiceEvent) -> Iterator[Json]:
@@ -86,7 +86,7 @@ class ResponseReply(ReplyFormat):
         }
 
 
-def told_again(body: Body, tools: Tools) -> Json:
+def repeated_fields(body: Body, tools: Tools) -> Json:
     """Return the fields that a response repeats from its request, with only the tools given to the model."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     return {

@@ -1,1 +1,1 @@
-"""What this machine should give to a swarm, by what is measured here and what the swarm lacks."""
+"""Suggestions of what this machine should run for a swarm, from its measurement and the swarm's needs."""

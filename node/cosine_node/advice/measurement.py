@@ -39,7 +39,7 @@ READ_BYTES: Final = 256 << 20
 async def find_advice(
     target: str, *, way: tuple[str, ...] = (), nodes: Sequence[NodeSight] = ()
 ) -> tuple[MeasuredMachine, Advice]:
-    """What was measured here, and what to run for a target with these nodes. Raises `UsageError`."""
+    """The measurement of this machine, and advice for a target with these nodes. Raises `UsageError`."""
     reached = tuple(sight for sight in nodes if not sight.reason)
     needs = await target_sizes(target, served_dtype([sight.record for sight in reached]))
     here = await asyncio.to_thread(measure_machine, target)

@@ -1,4 +1,4 @@
-"""What the page shows of the machine that serves it, and what takes the node's packages to say of a swarm."""
+"""The page's answers that need the packages of a node: about the machine that serves it, and about stages."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_p2p.directory.coverage import coverage_as_objects
 from cosine_p2p.survey import NodeSight
 from cosine_p2p.text.target import parse_target
-from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.addresses import AddressScope, scope_of
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.reach import is_relayed
@@ -131,5 +131,5 @@ async def _reachability(records: Sequence[NodeRecord]) -> Finding:
         announce_maddrs=(),
         relays=(),
         ways=[way for way in tried if isinstance(way, Way)],
-        local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
+        local=[host for host in local_hosts(()) if scope_of(host) is not AddressScope.NONE],
     )

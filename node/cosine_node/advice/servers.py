@@ -10,7 +10,7 @@ from cosine_engine.openai import SCHEME
 
 PORTS: Final = (11434, 1234, 8080, 8000)
 """Those of Ollama, LM Studio, llama.cpp's server and vLLM."""
-ANSWER_S: Final = 0.3
+SERVER_ANSWER_S: Final = 0.3
 """Bounds each step of an answer from this machine."""
 MAX_LIST_BYTES: Final = 1 << 16
 MAX_NAME_CHARACTERS: Final = 200
@@ -30,7 +30,7 @@ def find_servers(ports: tuple[int, ...] = PORTS) -> tuple[str, ...]:
 
 def _models_at(port: int) -> list[str]:
     try:
-        with closing(HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)) as connection:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=SERVER_ANSWER_S)) as connection:
             connection.request("GET", "/v1/models")
             return names_in(connection.getresponse().read(MAX_LIST_BYTES))
     except (OSError, HTTPException):
@@ -38,7 +38,7 @@ def _models_at(port: int) -> list[str]:
 
 
 def names_in(body: bytes) -> list[str]:
-    """The names in a list of models that can draft for others; none in what is no list."""
+    """The names in a list of models that can draft for others; none in an invalid list."""
     try:
         listed = json.loads(body)["data"]
         names = [str(one["id"]) for one in listed if one.get("owned_by") != OWN]

@@ -1,9 +1,9 @@
 """Commands by which this machine would help a swarm, and what to expect of each, by measurements. Pure.
 
-Theory of operation: a pass over one token reads every weight once, so it takes the bytes of the weights by those
-that the machine reads a second, and with its other work up to `SLOWEST` times as long. A draft reaches a verifier
-after the time that it takes here and the round trip. It is of use if the tokens that the verifier wrote meanwhile
-are the drafted ones, each with probability `ACCEPTANCE`.
+Theory of operation: a pass over one token reads every weight once, so it takes the bytes of the weights divided by
+the bytes that the machine reads a second; other work makes it up to `SLOWEST` times as long. A draft reaches a
+verifier after its own time and the round trip. It is useful if the tokens that the verifier wrote meanwhile are the
+drafted ones, each with probability `ACCEPTANCE`.
 """
 
 import shlex
@@ -36,7 +36,7 @@ MOST: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMachine:
-    """What was measured here.
+    """The measurement of this machine.
 
     read_bytes_per_s: That of the first card, or of the processor without cards.
     drafters: Values of `--model` with the seconds of a token, None if unknown, and the bytes of its process.
@@ -54,7 +54,7 @@ class MeasuredMachine:
         return int(CARD_MEMORY_PART * self.cards[0][1] if self.cards else MEMORY_PART * self.memory_bytes)
 
     def pass_text(self, read_bytes: float) -> str:
-        """The estimated time of a pass that reads so many bytes."""
+        """The estimated time of a pass that reads this number of bytes."""
         least_ms = 1e3 * read_bytes / self.read_bytes_per_s
         return f"{least_ms:.1f} to {SLOWEST * least_ms:.1f} ms"
 
@@ -94,7 +94,7 @@ class Advice:
 
 
 def advise(here: MeasuredMachine, seen: TargetSwarm) -> Advice:
-    """What this machine should run: a part or the whole of the target where that is lacked, then drafters."""
+    """Suggest commands for this machine: lacking parts or the whole of the target, then drafters."""
     advice = Advice()
     if seen.needs is None:
         advice.reasons.append(f"The size of {seen.target} is not known here, so only drafters are judged.")
@@ -111,7 +111,7 @@ def advise(here: MeasuredMachine, seen: TargetSwarm) -> Advice:
 
 
 def _judge_holding(here: MeasuredMachine, seen: TargetSwarm, needs: ModelNeeds, advice: Advice) -> None:
-    """Layers that nobody holds, a head for stages without one, or a verifier where one more is needed."""
+    """Suggest layers without a stage, a head for stages without one, or a verifier where one more is needed."""
     stages, verifiers = seen.of_role(Role.STAGE), seen.of_role(Role.VERIFIER)
     held = [record.stage.held for record in stages if record.stage is not None]
     fit, gaps = fit_of(needs, here.given_bytes, held), unheld(held, layers=needs.sizes.layers)
@@ -142,7 +142,7 @@ def _judge_holding(here: MeasuredMachine, seen: TargetSwarm, needs: ModelNeeds, 
             "It starts a network, to which `cosine-node invite` invites others.": not seen.way,
             "No verifier answers, so nothing is generated.": not verifiers,
             "All verifiers have all their places taken.": not free,
-            "There is one verifier alone: nobody goes on if it fails, or judges it.": True,
+            "There is only one verifier: no other can replace or judge it.": True,
         }
         took = here.pass_text(needs.read_bytes(needs.sizes.layers, is_last=True))
         theirs = f", where theirs takes {min(one.pass_us for one in verifiers) / 1e3:.1f} ms" if verifiers else ""
@@ -156,7 +156,7 @@ def _judge_holding(here: MeasuredMachine, seen: TargetSwarm, needs: ModelNeeds, 
 
 
 def _judge_drafters(here: MeasuredMachine, seen: TargetSwarm, advice: Advice) -> None:
-    """The drafters of this machine, if a verifier would get their drafts in time."""
+    """Suggest the drafters of this machine, if a verifier would get their drafts in time."""
     verifiers = [one for one in seen.nodes if one.record.role == Role.VERIFIER and one.rtt_s is not None]
     best = max(verifiers, key=draft_limit_s, default=None)
     if best is None:

@@ -74,7 +74,7 @@ def demo(
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
 
     def run(show: "Show") -> RaceReport:
-        # Somebody at a terminal can end the page.
+        # A user at a terminal can end the page.
         offer = offering(say, model_name=cast.target) if is_seen else None
         return asyncio.run(
             run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=show, offer=offer)

@@ -24,13 +24,13 @@ from cosine_terminal.waiting import Stage, waiting_for
 MAX_QUESTIONS: Final = 400
 
 
-# These options are of one command, which no environment variable gives but the key.
+# Options of a single command; only the key has an environment variable.
 endpoint_option = partial(declared, panel="Is it the model?", envvar=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointOptions:
-    """An endpoint to be tried, and the numerics that it claims."""
+    """An endpoint to audit, and the numerics that it claims."""
 
     model: Annotated[str | None, everyday(metavar="MODEL", help="The claimed model. As of `join`.")] = None
     key: str | None = endpoint_option(None, "KEY", "API key of the endpoint.", envvar="COSINE_ENDPOINT_KEY")

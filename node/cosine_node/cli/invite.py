@@ -20,10 +20,10 @@ from cosine_p2p.invitation import (
     follow_invitations,
 )
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
-from cosine_p2p.transport.addresses import Reach
+from cosine_p2p.transport.addresses import AddressScope
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.transport.lan import find_neighbours
-from cosine_p2p.transport.reach import reach_at
+from cosine_p2p.transport.reach import scope_at
 from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
@@ -46,8 +46,8 @@ SEED_BYTES: Final = 32
 QUIET_ZONE: Final = 2
 """Width of the light margin of a QR code in modules; readers find codes with less than the standard's four."""
 NOT_FAR: Final = {
-    Reach.LOOPBACK: "Only this machine reaches these addresses.",
-    Reach.PRIVATE: "Only machines of this local network reach these addresses.",
+    AddressScope.LOOPBACK: "Only this machine reaches these addresses.",
+    AddressScope.PRIVATE: "Only machines of this local network reach these addresses.",
 }
 
 
@@ -118,14 +118,14 @@ def invite(
 
 
 def _explained(invitation: Invitation) -> list[str]:
-    """Sentences about an invitation for whoever passes it on."""
-    nearest = min(map(reach_at, invitation.addresses))
+    """Sentences about an invitation for the user who passes it on."""
+    nearest = min(map(scope_at, invitation.addresses))
     lines = [f"Valid until {invitation.last_day}." if invitation.last_day else "Valid for ever."]
     if nearest in NOT_FAR:
         lines.append(NOT_FAR[nearest])
-    lines.append("It leads to these addresses alone; a node keeps its own with --host-maddr.")
+    lines.append("It leads only to these addresses; --host-maddr keeps that of a node.")
     if invitation.admission is not None:
-        lines.append("A secret: whoever has it is that member. On two machines at once it works on neither.")
+        lines.append("A secret: its holder is that member. It works on one machine at a time.")
     elif invitation.is_private:
         lines.append(
             "Each member also needs a certificate: `cosine-node invite --folder` makes links that have one."

@@ -105,7 +105,7 @@ class NodeFlags:
     draft_model: str | None = model_option(
         None,
         "MODEL",
-        "Model that drafts beside a verifier's. Or an EAGLE-3 head; mtp: the target's own layer; none: no drafter. "
+        "Model that drafts with a verifier's. Or an EAGLE-3 head; mtp: the target's own layer; none: no drafter. "
         "Default: the head that ships for the target, or over stages the general drafter.",
         everyday=True,
     )

@@ -45,7 +45,7 @@ async def run_with_page(
 ) -> None:
     """Run a node and, once it is ready, serve the page on the listening socket.
 
-    If the page cannot be served, a warning is logged and the node goes on.
+    If the page cannot be served, a warning is logged and the node continues.
     """
     addresses: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 

@@ -84,7 +84,7 @@ def plan(
     machines += seen.machines
     if not machines:
         raise UsageError(
-            f"Nobody announces stages of {model} in {numerics}; name machines that might hold some with --machine."
+            f"No node announces stages of {model} in {numerics}; name machines that might hold some with --machine."
         )
     made = make_plan(machines, needs)
     if as_json:

@@ -1,4 +1,4 @@
-"""What the options of nodes say of the network and of each role. All functions raise `UsageError`."""
+"""Conversion of command-line options to those of the network and of each role. All functions raise `UsageError`."""
 
 import logging
 from dataclasses import replace
@@ -191,7 +191,7 @@ def _home_of(flags: NodeFlags, source: "ModelSource", *, over_stages: bool) -> "
 
 
 def _shipped_drafter(source: "ModelSource", *, over_stages: bool) -> str | None:
-    """The drafter beside a target that ships with it, if it is on this machine; over stages a model of its own."""
+    """The drafter that ships with a target, if it is on this machine; over stages a separate model."""
     drafter = zoo.draft_head(source.model)
     if drafter is None:
         return None

@@ -105,7 +105,7 @@ def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
 
 
 def _without_invitations(arguments: Sequence[str]) -> list[str]:
-    """Replace invitations by what they say, since a unit outlives them."""
+    """Replace invitations by their contents, since a unit outlives them."""
     found: list[str] = []
     for argument in arguments:
         name, _, link = argument.partition("=") if argument.startswith("--") else ("", "", argument)

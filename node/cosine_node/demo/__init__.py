@@ -1,1 +1,1 @@
-"""A swarm of processes on this machine, in which plain decoding, copying alone and `cosine` race."""
+"""A swarm of processes on this machine, in which plain decoding, copying and `cosine` race."""

@@ -133,9 +133,9 @@ def summary(report: RaceReport) -> Sequence[str]:
             f"over prompts); without drafters, by {alone}, it is {report.bound}{copying:.2f}x."
         )
     identical = "yes" if all(row.identical for row in report.rows) else "NO"
-    told_texts = f"Texts identical: {identical}, near-ties met: {ties}."
+    exactness = f"Texts identical: {identical}, near-ties met: {ties}."
     if isinstance(report.devices, SharedMachine):
-        return [*lines, told_texts, *_account(report, report.devices)]
+        return [*lines, exactness, *_account(report, report.devices)]
     devices, emulated = report.devices, report.devices.latencies
     if not devices.has_held:
         late = f"{100 * devices.late_share:.0f} % of {devices.passes} passes came late on this machine"
@@ -146,7 +146,7 @@ def summary(report: RaceReport) -> Sequence[str]:
         )
     return [
         *lines,
-        told_texts,
+        exactness,
         f"Emulated: a verifier pass of {_curve_text(emulated['verifier_pass_ms'])},",
         f"          a drafter pass of {_curve_text(emulated['drafter_pass_ms'])},",
         f"          RTT {emulated['client_to_verifier_rtt_ms']:g} ms client to verifier and "

@@ -25,7 +25,7 @@ from cosine_protocol.records import Role
 from cosine_terminal.events import STAGES
 from cosine_terminal.waiting import WaitingLine, columns_of, telling_stages
 
-SILENCE_S: Final = 150.0
+START_SILENCE_S: Final = 150.0
 """Timeout of each stage: all nodes load PyTorch and their models at once, perhaps on two cores."""
 LOOK_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
@@ -107,8 +107,8 @@ class NodeProcess:
                 self.look()
                 if self._read_bytes > heard_bytes:
                     heard_bytes, heard_s = self._read_bytes, loop.time()
-                if loop.time() - heard_s > SILENCE_S:
-                    said = f"{self.name} is not ready, and has reported no progress for {SILENCE_S:g} s."
+                if loop.time() - heard_s > START_SILENCE_S:
+                    said = f"{self.name} is not ready, and has reported no progress for {START_SILENCE_S:g} s."
                     raise NodeDied(f"{said}\n{self.last_words()}") from None
                 continue
             if not line:
@@ -369,7 +369,7 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafting = ("join", "--role", "drafter", *models, "--target", cast.target, *emulated, *peers)
-        # Over stages, volunteers have machines of their own, which this one cannot spare.
+        # Over stages, volunteers' drafters have separate machines, which this one cannot emulate.
         drafters = await start("drafters", *drafting, gives_way=bool(cast.stages)) if models else None
         await wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
         with blaming_the_dead(started):

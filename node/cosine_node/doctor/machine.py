@@ -143,7 +143,7 @@ def judge_device(gpus: Gpus, *, device: str) -> Finding:
         reason = gpus.error or "PyTorch finds no GPU"
         fix = f"Install a driver for CUDA {gpus.build}, or a PyTorch built for the driver that is there."
     else:
-        reason = "this PyTorch is built for the CPU alone"
+        reason = "this PyTorch supports only the CPU"
         fix = "Install a PyTorch with CUDA: `pip install --force-reinstall torch`."
     if device.startswith("cuda"):
         return failure(DEVICE, f"CUDA is not usable: {reason}", f"{fix} Or use --device cpu.")

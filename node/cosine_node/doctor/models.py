@@ -10,7 +10,7 @@ from cosine_engine.curve import CostCurve
 from cosine_engine.gguf.model_files import ModelFiles
 from cosine_engine.models.engine_kind import has_files
 from cosine_engine.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
-from cosine_engine.models.hub import ANSWER_S, HubModel, HubRefusal
+from cosine_engine.models.hub import HUB_ANSWER_S, HubModel, HubRefusal
 from cosine_engine.models.served import MEASURE_S, ModelNames
 from cosine_engine.pool_size import free_memory_bytes
 from cosine_node.doctor.finding import Finding, failure, fine, refusal
@@ -49,7 +49,7 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
         if is_in_parts:
             return None, 0, fine(what, "it is fetched at the first start, from nodes of the swarm or from the hub")
         hub = HubModel.parse(name)
-        siblings = hub.ask(ANSWER_S, files_metadata=True).siblings or ()
+        siblings = hub.ask(HUB_ANSWER_S, files_metadata=True).siblings or ()
     except HubRefusal as error:
         fix = f"If the machine is meant to be online, look at its network; else check the name. {OTHER}"
         found = f"it is not on this machine, and the hub does not provide it: {error.reason}"

@@ -86,7 +86,7 @@ def judge_reachability(
     if announce_maddrs:
         hidden = [maddr for maddr in announce_maddrs if _is_private(maddr)]
         if hidden:
-            found = f"{hidden[0]} is announced, which nobody outside this network can dial"
+            found = f"{hidden[0]} is announced, which no peer outside this network can dial"
             return warning(REACH, found, "Name the router's public address with --announce-maddr.")
         return fine(REACH, f"{announce_maddrs[0]} is announced; {not_tested}")
     own = [_ip_of(maddr) for maddr in host_maddrs]
@@ -95,7 +95,7 @@ def judge_reachability(
         return warning(REACH, "only this machine can reach the node", fix)
     if local and all(":" in place for place in local):
         fix = "Let peers have IPv6, too, or get this machine an IPv4 address; a node with both relays between them."
-        return warning(REACH, "this machine has addresses over IPv6 alone, which peers without it cannot dial", fix)
+        return warning(REACH, "this machine has only IPv6 addresses, which peers without IPv6 cannot dial", fix)
     outward = [way for way in ways if not _is_private(way.theirs)]
     if any(not _is_private(place) for place in [*(way.ours for way in outward), *host_maddrs]):
         return fine(REACH, f"this machine has a public address; {not_tested}")

@@ -1,4 +1,4 @@
-"""A report on a machine and what the doctor found there, without what should not be pasted in public."""
+"""A report of the doctor's findings that is safe to publish."""
 
 import os
 import platform
@@ -10,15 +10,15 @@ from typing import Final
 
 from cosine_engine.processor import processor_name
 from cosine_node.doctor.finding import Finding
-from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.addresses import AddressScope, scope_of
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.__version__ import __version__
 
 PACKAGES: Final = ("torch", "transformers", "numba", "hivemind", "libp2p", "xllamacpp", "starlette")
 KINDS: Final = {
-    Reach.PUBLIC: "public",
-    Reach.PRIVATE: "private",
-    Reach.LOOPBACK: "loopback",
+    AddressScope.PUBLIC: "public",
+    AddressScope.PRIVATE: "private",
+    AddressScope.LOOPBACK: "loopback",
 }
 PEER: Final = re.compile(r"\b(?:12D3KooW[1-9A-HJ-NP-Za-km-z]{44}|Qm[1-9A-HJ-NP-Za-km-z]{44})\b")
 MULTIADDR: Final = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)/[^\s,;'\"`)]+")
@@ -30,7 +30,7 @@ PATH: Final = re.compile(r"(?<![\w/.~])~?/(?:[^\s,;:'\"`()]+/)*[^\s/,;:'\"`()]*"
 
 
 class Redaction:
-    """Replaces what tells who or where somebody is: addresses by their kind, peers by numbers, and paths."""
+    """Replaces identifying text: addresses by their kind, peers by numbers, and paths."""
 
     def __init__(self) -> None:
         self._peers: dict[str, int] = {}
@@ -63,7 +63,7 @@ def _host(text: str) -> str:
 
 
 def _kind(host: str) -> str:
-    return KINDS.get(reach_of(host), "other")
+    return KINDS.get(scope_of(host), "other")
 
 
 def report_of(findings: Sequence[Finding]) -> str:

@@ -17,7 +17,7 @@ from cosine_node.doctor.reach import Way, connect, judge_reachability, parse_nod
 from cosine_node.serving.options import NetworkOptions
 from cosine_p2p.dht.peer_clocks import PeerClocks, span
 from cosine_p2p.storage.identity_file import load_identity
-from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.addresses import AddressScope, scope_of
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hosts import local_hosts
@@ -88,7 +88,7 @@ async def look_at_peers(network: NetworkOptions) -> AsyncIterator[Finding]:
         announce_maddrs=network.announce_maddrs,
         relays=network.relays,
         ways=[way for way in tried[: len(network.initial_peers)] if isinstance(way, Way)],
-        local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
+        local=[host for host in local_hosts(()) if scope_of(host) is not AddressScope.NONE],
     )
 
 
@@ -225,7 +225,7 @@ def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | 
         return [fine(SWARM, found)]
     if target == ALL_TARGETS and not served:
         fix = "Check --network and --initial-peers, or start one: `cosine-node verify --model MODEL`."
-        return [failure(VERIFIERS, f"nobody in the network {network!r} lists a target", fix)]
+        return [failure(VERIFIERS, f"no node in the network {network!r} lists a target", fix)]
     name = target if target != ALL_TARGETS else served[0]
     return [_judge_verifiers(seen, network=network, target=name, role=role), _judge_drafters(seen, target=name)]
 
@@ -237,14 +237,14 @@ def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Ro
     if not verifiers:
         start = f"start one: `cosine-node verify --model {target}`"
         fix = f"Check --network, --target and --initial-peers, or {start}."
-        return failure(VERIFIERS, f"nobody in the network {network!r} verifies {target}", fix)
+        return failure(VERIFIERS, f"no node in the network {network!r} verifies {target}", fix)
     silent = [node for node in verifiers if node.reason]
     if len(silent) == len(verifiers):
         found = f"none of {len(verifiers)} can be reached; {silent[0].record.peer_id}: {silent[0].reason}"
         return failure(VERIFIERS, found, MEND_SILENT)
     models = {node.record.target_digest.hex() for node in verifiers}
     if len(models) > 1:
-        fix = f"Say which one is meant: --target {target}@{min(models)}."
+        fix = f"Name one of them: --target {target}@{min(models)}."
         return warning(VERIFIERS, f"{target} stands for {len(models)} different models", fix)
     return fine(VERIFIERS, f"{len(verifiers) - len(silent)} of {len(verifiers)} of {target} reached")
 
@@ -252,7 +252,7 @@ def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Ro
 def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
     drafters = seen.of_role(Role.DRAFTER)
     if not drafters:
-        found = f"nobody drafts for {target}: its verifiers decode alone"
+        found = f"no node drafts for {target}: its verifiers decode without drafts"
         fix = f"A drafter can make it faster: `cosine-node draft --model MODEL --target {target}`."
         return warning(DRAFTERS, found, fix)
     silent = [node for node in drafters if node.reason]

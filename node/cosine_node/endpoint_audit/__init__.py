@@ -1,4 +1,4 @@
-"""Is it the model? Asks an endpoint questions, and judges with the weights at hand what has answered.
+"""Audits an endpoint: asks questions, and judges with a model's weights whether that model answered.
 
-In: an address, a model's weights. Out: a signed report with a verdict and its error rates.
+Input: an address, a model's weights. Output: a signed report with a verdict and its error rates.
 """

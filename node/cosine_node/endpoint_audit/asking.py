@@ -41,7 +41,7 @@ class EndpointQuestion:
 
 @dataclass(frozen=True, slots=True)
 class EndpointAnswer:
-    """An answer with the log-probabilities of its tokens, if told; `is_cut` at the limit, not ended by itself."""
+    """An answer with the log-probabilities of its tokens, if reported; `is_cut`: it reached the limit of tokens."""
 
     question: EndpointQuestion
     text: str
@@ -71,14 +71,14 @@ def read_answer(question: EndpointQuestion, data: str | bytes) -> EndpointAnswer
     told = tuple(
         (str(token), float(nats)) for token, nats in pairs if isinstance(nats, int | float) and -1e3 < nats <= 0
     )
-    # After a temperature of 0, as some servers tell them, all choices are certain.
+    # Some servers report probabilities after temperature 0: all choices are certain.
     is_told = any(nats < -1e-6 for _, nats in told)
     return EndpointAnswer(question, text, choice.get("finish_reason") == "length", told if is_told else ())
 
 
 @dataclass(slots=True, kw_only=True)
 class AskedEndpoint:
-    """An endpoint, the model that it is asked for, the fields that it refused, and why it did not answer."""
+    """An endpoint, the requested model, the fields that it refused, and the reasons for missing answers."""
 
     url: str
     model: str
@@ -105,7 +105,7 @@ class AskedEndpoint:
     async def ask_all(self, questions: Sequence[EndpointQuestion]) -> list[EndpointAnswer]:
         """Ask all questions, the first one alone.
 
-        Raises `UsageError` if the key or the model is refused, and `EndpointFault` if too little is answered.
+        Raises `UsageError` if the key or the model is refused, and `EndpointFault` for too few answers.
         """
         answers: list[EndpointAnswer] = []
         places = asyncio.Semaphore(TOGETHER)
@@ -149,7 +149,7 @@ class AskedEndpoint:
         raise EndpointFault(said)
 
     async def _post(self, client: httpx.AsyncClient, question: EndpointQuestion) -> tuple[int, str, str]:
-        """Return the status, the text and the wait that is asked for. Raises `EndpointFault`."""
+        """Return the status, the text and the requested wait. Raises `EndpointFault`."""
         chat = [{"role": "user", "content": question.text}]
         asked = {"temperature": question.temperature, "top_p": 1, "seed": question.seed, "logprobs": True}
         limit = "max_completion_tokens" if "max_tokens" in self.dropped else "max_tokens"

@@ -1,4 +1,4 @@
-"""Asks an endpoint, reads its answers with the weights at hand, and judges them."""
+"""Asks an endpoint, reads its answers with a model's weights, and judges them."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ LEAST_ANSWERS: Final = 10
 
 
 def questions_of(count: int, seed: int) -> list[EndpointQuestion]:
-    """The questions of a seed, each with a seed of its own."""
+    """The questions of a seed, each with a separate seed."""
     texts = list(enumerate(draw_questions(count, seed), seed))
     greedy = [EndpointQuestion(text, 0.0, own_seed) for own_seed, text in texts]
     return greedy + [EndpointQuestion(text, 1.0, own_seed) for own_seed, text in texts[::SAMPLED_EVERY]]
@@ -55,7 +55,7 @@ class ReadAnswers:
         greedy = [place for place in among if not self.answers[place].question.temperature]
         sampled = [place for place in among if self.answers[place].question.temperature]
         if len(greedy) < LEAST_ANSWERS:
-            raise UsageError(f"{len(greedy)} answers say too little; ask {LEAST_ANSWERS} --questions or more.")
+            raise UsageError(f"{len(greedy)} answers are too few; ask {LEAST_ANSWERS} --questions or more.")
         forms = []
         for numerics, readings in self.readings.items():
             chosen = [readings[place] for place in greedy]
@@ -123,7 +123,7 @@ async def examine(
 ) -> dict[str, Any]:
     """Ask an endpoint `count` questions, and judge its answers with a model's weights, for a report.
 
-    `note` takes what is waited for. Raises `UsageError` and `EndpointFault`.
+    `note` takes a sentence about the current work. Raises `UsageError` and `EndpointFault`.
     """
     answers = await endpoint.ask_all(questions_of(count, seed))
     reading = partial(read_answers, only_claimed=only_claimed, note=note)

@@ -34,7 +34,7 @@ def draw_questions(count: int, seed: int) -> tuple[str, ...]:
     drawn = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
-        # All templates in turn: sets differ in their subjects alone.
+        # All templates in turn: sets differ only in their subjects.
         template = TEMPLATES[len(found) % len(TEMPLATES)]
         found[template.format(*drawn.sample(SUBJECTS, 2))] = None
     return tuple(found)

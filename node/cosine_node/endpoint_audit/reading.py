@@ -1,4 +1,4 @@
-"""Reads answers with the weights of a model: how likely each token is after those before it, in one pass each."""
+"""Reads answers with the weights of a model: the likelihood of each token, in one pass for each answer."""
 
 import math
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ MAX_GAP: Final = 12.0
 class Reading:
     """Answers of n tokens under a model.
 
-    margins: [n], how much likelier a token is than any other, in nats; negative where it is not the model's first
-    choice. logprobs, told: [n], their log-probabilities, and what the endpoint told, or NaN. tokens, gaps: [n,
-    `TOP`], the likeliest tokens, and how much likelier the first one is. excess, variance: How much more surprising
-    the answers are than texts of the model, in nats, and the variance of that.
+    margins: [n], the log-likelihood of a token less that of the likeliest other, in nats; negative where it is not
+    the model's first choice. logprobs, told: [n], log-probabilities of the model, and of the endpoint or NaN.
+    tokens, gaps: [n, `TOP`], the likeliest tokens, and their distance to the first. excess, variance: The surprisal
+    of the answers beyond that of the model's texts, in nats, and its variance.
     """
 
     margins: Numbers
@@ -55,7 +55,7 @@ class Reading:
         )
 
     def margins_of(self, choices: Tokens) -> Numbers:
-        """The margins that other choices at the same places have."""
+        """The margins of other choices at the same places."""
         found = self.tokens == choices[:, None]
         gaps = np.where(found.any(1), self.gaps[np.arange(len(choices)), found.argmax(1)], self.gaps[:, -1])
         return np.where(found[:, 0], self.gaps[:, 1], -gaps)
@@ -64,12 +64,12 @@ class Reading:
 def read(engine: Engine, codec: TextTokenizer, answer: EndpointAnswer, ends: Sequence[int]) -> Reading | None:
     """Read an answer, and its end unless it was cut; None for an empty one. Blocks.
 
-    The text is tokenised as the model's tokenizer does. The endpoint may have written it in other tokens: a first
-    choice that spells what the text goes on with is no departure, and within it nothing is judged. Raises
+    The text is tokenised by the model's tokenizer. The endpoint may have written it in other tokens, so a first
+    choice that spells the following text is no departure, and the tokens within it are not judged. Raises
     `UsageError` for an engine without likelihoods or a model without chats, and the error of a pass.
     """
     if not engine.tells_likelihoods:
-        raise UsageError("This engine tells no likelihoods; choose another with --engine.")
+        raise UsageError("This engine returns no likelihoods; choose another with --engine.")
     prompt = codec.encode_chat([{"role": "user", "content": answer.question.text}])
     # A limit of tokens may cut a character.
     text, broken, _ = answer.text.partition(REPLACEMENT)
@@ -111,7 +111,7 @@ def read(engine: Engine, codec: TextTokenizer, answer: EndpointAnswer, ends: Seq
 
 
 def _told(answer: EndpointAnswer, text: str, spans: Sequence[tuple[int, int]]) -> Numbers:
-    """What the endpoint told about the tokens at these places of the text, as far as it has the same ones."""
+    """The endpoint's log-probabilities of the tokens at these places of the text, where it has the same ones."""
     known: dict[tuple[int, int], float] = {}
     place = 0
     for token, logprob in answer.told:

@@ -1,30 +1,29 @@
-"""What answers say about the model behind an endpoint. Pure.
+"""The verdict about the model behind an endpoint, from its answers. Pure.
 
-*Distance.* Two computations of a model, in other numerics or with other weights, give scores that stand some way
-apart: let the difference between the scores of two tokens move by a logistic variable of the scale s, in nats. A
-greedy endpoint then takes a token that the weights at hand prefer by a margin m with the probability
-1 / (1 + exp(-m / s)), for a negative m too. One pass of the weights over each answer gives all margins, and so the
-likelihood of the answers for each s: agreement at small margins counts, departures at large ones count most. Where
-an endpoint tells log-probabilities, their differences from the model's own, taken as Laplacian of the scale s, say
-the same far more sharply.
+*Distance.* Two computations of a model, in other numerics or with other weights, give different scores: assume that
+the difference between two tokens' scores moves by a logistic variable of scale s, in nats. A greedy endpoint then
+chooses a token that the given weights prefer by a margin m with probability 1 / (1 + exp(-m / s)), also for
+negative m. One pass of the weights over each answer gives all margins, and so the likelihood of the answers for
+each s: agreement at small margins counts, departures at large ones count most. Where an endpoint reports
+log-probabilities, their differences from the model's, assumed Laplacian of scale s, are much stronger evidence.
 
-*Forms* are the weights in each of the numerics that this machine can make, the claimed one among them. The same
-software computes a form at no distance; other software adds up in another order and stands within the rounding of
-its numerics (`rounding_of`). Read over the same answers, each form also has a distance from the most exact one. On
-the line of s about that, each form has the part up to halfway to its neighbours, as a ratio, for other software is
-as far from the exact scores as the form is. The line of the model ends at twice the distance of the farthest form.
+*Forms* are the weights in each of the numerics that this machine can produce, including the claimed one. The same
+software computes a form at distance 0; other software sums in another order and is within the rounding of its
+numerics (`rounding_of`). Over the same answers, each form also has a distance from the most exact one. On the line
+of s around the exact form, each form has the interval up to halfway to its neighbours, as a ratio, since other
+software is as far from the exact scores as the form. The line ends at twice the distance of the farthest form.
 
-*Verdict.* Each form within its rounding, each part of the line, and the rest of the line are hypotheses, with their
-greatest likelihoods. Those `PLAUSIBLE` nats below the best or less are kept. If all say the same, that is the
-verdict, else it is undecided. Numerics of 16 bits and more count as one model, since text hardly tells them apart;
-what fits is named.
+*Verdict.* Each form within its rounding, each interval of the line, and the rest of the line are hypotheses, with
+their maximum likelihoods. Those within `PLAUSIBLE` nats of the best are kept. If they agree, that is the verdict,
+else it is undecided. Numerics of 16 bits and more count as one model, since text hardly distinguishes them; the
+best fits are named.
 
 *Sampled answers* have no margins. Their surprisal, less its mean under the claimed form, has the mean 0 and a known
-variance; `MOST_SURPRISE` standard deviations accuse. This finds endpoints that are honest in greedy answers alone.
+variance; `MOST_SURPRISE` standard deviations accuse. This finds endpoints that are honest only in greedy answers.
 The filters of samplers make answers only less surprising.
 
 *Error rates* are computed for the questions that were asked: answers of each form, in this and in other software,
-and of models at the distances `FAR` are drawn and judged again and again.
+and of models at the distances `FAR` are drawn and judged repeatedly.
 """
 
 from collections import Counter
@@ -75,7 +74,7 @@ class EndpointVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldForm:
-    """The weights in some numerics, their reading of all answers, and the place at which each answer begins."""
+    """The weights in some numerics, their reading of all answers, and the index at which each answer begins."""
 
     numerics: str
     reading: Reading
@@ -88,16 +87,16 @@ class HeldForm:
 
     @property
     def kind(self) -> str:
-        """What its products read, "" for 16 bits and more."""
+        """The stored type of its weights; "" for 16 bits and more."""
         is_llama = arithmetic_of(self.numerics) == LLAMA
         read = stored_type_of(self.numerics) if is_llama else held_type_of(self.numerics)
         return read if read in GROUPED or (read and is_llama and read not in ("F32", "F16", "BF16")) else ""
 
     def curves(self, choices: Tokens | None, told: Numbers | None) -> Numbers:
-        """The log-likelihood [questions, `SCALES`] of what was told, or else chosen, by default the answers."""
+        """The log-likelihood [questions, `SCALES`] of reported log-probabilities, else of choices or answers."""
         if told is not None:
             gaps = np.abs(told - self.reading.logprobs)[:, None]
-            # Where nothing was told, nothing is known.
+            # Places without a report do not count.
             nats = np.where(np.isnan(gaps), 0.0, np.maximum(WORST, -gaps / SCALES - np.log(2 * SCALES)))
         else:
             margins = self.reading.margins if choices is None else self.reading.margins_of(choices)
@@ -107,7 +106,7 @@ class HeldForm:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """An endpoint that stands at one of some `scales` from a form, by its place among the forms."""
+    """An endpoint at one of some `scales` from a form, given by its index."""
 
     verdict: EndpointVerdict
     name: str
@@ -117,7 +116,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, what fits, the likeliest first, and the distance from the claimed form in nats."""
+    """A verdict, the fitting hypotheses, likeliest first, and the distance from the claimed form in nats."""
 
     verdict: EndpointVerdict
     fits: tuple[str, ...]
@@ -141,7 +140,7 @@ def hypotheses_of(
     verdicts: Sequence[EndpointVerdict],
     exact: int,
 ) -> list[Hypothesis]:
-    """Each form within its rounding, and the parts of the line about the `exact` one, given by its place."""
+    """Each form within its rounding, and the intervals of the line around the `exact` one, given by its index."""
     named = [
         Hypothesis(verdict, form.numerics, place, 2 * noise >= SCALES)
         for place, (form, noise, verdict) in enumerate(zip(forms, noises, verdicts, strict=True))
@@ -199,7 +198,7 @@ def judge(forms: Sequence[HeldForm], told: Numbers | None = None, *, draws: int 
 
 
 def conclude(text: Judgement, told: Judgement | None, surprise: float) -> EndpointVerdict:
-    """The verdict of all evidence. Log-probabilities that are another model's than the text's decide nothing."""
+    """The verdict of all evidence. Log-probabilities of another model than the text's decide nothing."""
     if text.verdict is EndpointVerdict.ANOTHER or surprise > MOST_SURPRISE:
         return EndpointVerdict.ANOTHER
     if told is None:

@@ -33,8 +33,8 @@ MAX_SLOWNESS: Final = 16.0
 class ChainPace:
     """Passes go down a chain at the rate of its slowest stage. Times are seconds of one clock.
 
-    At most as many run at once, and at most `most_under_way`, as fit into the time of one through all stages and
-    back: more would only wait, while nodes could still be chosen better.
+    At most `most_under_way` run at once, and no more than fit into the time of one traversal and back: further
+    passes would only wait, while their nodes could still be chosen better.
 
     Chunks of a prompt are pipelined. They take the time of one through the whole chain, and for each further one
     the time at the slowest stage or on a line; the chunk size minimises the sum.
@@ -133,7 +133,7 @@ class ChainPace:
         self._ended_s = now_s
         self._waited_s.append(way_s - self._least_way_s - line_s)
         if min(self._waited_s) > QUEUED_PERIODS * self.period_s(tokens):
-            # Behind a queue, answers come at the rate of the slowest stage, however late they are.
+            # Behind a queue, answers come at the rate of the slowest stage.
             slower = min(MAX_SLOWNESS, DRAINED * self._gap) - self._slowness
             self._slowness += LAST_WEIGHT * slower
         else:

@@ -54,7 +54,7 @@ class IdlePasses:
             # A chain was lost; the next request opens another one.
             LOG.info("passes to measure the idle node ended: %s", error)
         except Exception:
-            # The service goes on; passes of requests report their own failures.
+            # The service continues; passes of requests report their failures.
             LOG.exception("a pass to measure the idle node failed")
         finally:
             self._engine.release(sequence)

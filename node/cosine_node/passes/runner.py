@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Runs passes in a thread, so that heartbeats go on."""
+    """Runs passes in a thread, so that heartbeats continue."""
 
     def __init__(
         self,

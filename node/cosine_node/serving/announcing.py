@@ -91,7 +91,7 @@ class Announcer:
         except CosineError as error:
             # Only the first failure is a warning.
             level = logging.DEBUG if self.is_stored is False else logging.WARNING
-            LOG.log(level, "nobody can find this node for now (%s); trying again every %g s", error, RETRY_S)
+            LOG.log(level, "no peer can find this node for now (%s); trying again every %g s", error, RETRY_S)
             self.is_stored = False
             return False
         if self.is_stored is False:

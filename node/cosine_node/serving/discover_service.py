@@ -144,7 +144,7 @@ class DiscoverService:
         if now_s - shown_at_s >= ANSWERS_S:
             shown = ()
         look = _Look(now_s, asyncio.ensure_future(self._read_records(cell)), shown, shown_at_s)
-        # Retrieve the exception, as nobody may wait for the look-up any more.
+        # Retrieve the exception, as no task may wait for the look-up any more.
         look.reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
         self._looks.note(cell, look, now_s)
         return look

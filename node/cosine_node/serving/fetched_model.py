@@ -104,7 +104,7 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
             return fetched
         if found is None and sought.digest is None:
             return None
-        said = f"Nobody in the swarm {'gives the manifest of' if found else 'has'} {sought.name} now."
+        said = f"No node in the swarm {'gives the manifest of' if found else 'has'} {sought.name} now."
         if said != told:
             told = said
             emit("waiting_for_weights", {"said": said})

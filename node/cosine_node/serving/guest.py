@@ -1,11 +1,11 @@
-"""When a node rests: outside its hours, while others use the machine, or on battery.
+"""The rests of a node: outside its hours, while other programs use the machine, or on battery.
 
 Theory of operation
 -------------------
 `look_around` measures the machine every `LOOK_S`; `Guest` decides with `GuestRules` whether the node rests. It
-rests at once when its hours end or the plug is pulled, and after `BUSY_LOOKS` looks in which other programs took
-more than `BUSY_SHARE` of the processor or of an NVIDIA card. It works again once nothing speaks against
-it, and for others' programs only after `CALM_S`, so that a pause in somebody's typing does not start it.
+rests at once when its hours end or the machine runs on battery, and after `BUSY_LOOKS` looks in which other
+programs took more than `BUSY_SHARE` of the processor or of an NVIDIA card. It works again when no rule applies, and
+only `CALM_S` after other programs have ended, so that a short pause of a user does not start it.
 
 A resting node takes no new requests and its record expires (`cosine_node.serving.node`). Drafters leave
 their requests, which lose only drafts; verifiers and stages finish theirs.
@@ -155,7 +155,7 @@ def card_share(listed: Iterable[str], own: Collection[int]) -> float:
 
 
 class CardWatch:
-    """Asks `nvidia-smi`, which comes with the driver, again and again without waiting for it."""
+    """Polls `nvidia-smi`, which comes with the driver, without waiting for it."""
 
     def __init__(self, command: Sequence[str] = ("nvidia-smi", "pmon", "-c", "1", "-s", "u")) -> None:
         self._command = command

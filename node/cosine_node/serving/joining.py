@@ -1,4 +1,4 @@
-"""A node's way into its network: it claims an identity at once, and joins when its model is at hand."""
+"""A node's entry into its network: it claims an identity at once, and joins when its model is available."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ class JoinedNetwork:
             self.local.be_found()
 
     async def ready_fields(self, role: str) -> dict[str, object]:
-        """Return the fields of the `ready` event; the first address is the one to give to others."""
+        """Return the fields of the `ready` event; the first address is the best one for others."""
         reach = self.transport.reach
         maddrs = best_first((*reach.addresses, *await self.transport.visible_maddrs()), local=local_hosts(()))
         return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs, **reach_fields(reach)}
@@ -81,7 +81,7 @@ async def entering(
 
 @dataclass(slots=True, eq=False)
 class Entrance:
-    """One node's way into a network. Made by `entering`."""
+    """One node's entry into a network. Created by `entering`."""
 
     network: NetworkOptions
     claimed: ClaimedIdentity

@@ -47,7 +47,7 @@ class LocalNetwork:
         self._staying = asyncio.ensure_future(self._run())
 
     async def first(self) -> None:
-        """Wait until a neighbour is met, or nobody seems to be there."""
+        """Wait until a neighbour is met, or none has answered in time."""
         if self._looks and self._ports():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_S):

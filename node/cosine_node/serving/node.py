@@ -1,4 +1,4 @@
-"""A running node: it answers streams, is announced, does what its role does, and drains at the end."""
+"""A running node: it answers streams, is announced, does the work of its role, and drains at the end."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ class NodeService(Protocol):
 
 
 class NodeRole(ABC):
-    """What a node does for others.
+    """The role of a running node.
 
     names: The names of its model and target.
     service: The service that answers clients.
@@ -100,7 +100,7 @@ class NodeRole(ABC):
 
     @abstractmethod
     def observed(self) -> "Sequence[ObservedPart]":
-        """What its metrics are read from."""
+        """The values of its metrics."""
 
     @abstractmethod
     def close(self) -> None:
@@ -296,12 +296,12 @@ class RunningNode:
     async def _watch(self, emit: Emit) -> None:
         """Announce changes of load, addresses and speed; emit events when reachability or announcement change."""
         told = self._announced_fields()
-        told_reach = self._transport.reach
+        announced_reach = self._transport.reach
         speed = self._role.speed
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
-            if (reach := self._transport.reach) != told_reach:
-                told_reach = reach
+            if (reach := self._transport.reach) != announced_reach:
+                announced_reach = reach
                 emit("reached", {"peer_id": self._transport.peer_id, **reach_fields(reach)})
             if self._announced_fields() != told:
                 told = self._announced_fields()

@@ -1,7 +1,7 @@
 """Measures the node's network coordinate by regularly asking other nodes of its target for their status.
 
 An answer has the other's current coordinate, and its delay is the round-trip time. Only nodes with signed records
-are asked, not clients, as anybody could manipulate the coordinate.
+are asked: any client could manipulate the coordinate.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A verifier: holds a target and generates with it, optionally beside a drafter of its own."""
+"""A verifier: holds a target and generates with it, optionally with a drafter in the same process."""
 
 import asyncio
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ class DraftWork(Work):
                 f"of {self.text_tokens} tokens of their texts {self.accepted_tokens} "
                 f"({_percent(self.accepted_tokens, self.text_tokens)}) came by it"
                 if self.text_tokens
-                else "no client has told yet what came of them",
+                else "no client has reported on them yet",
                 *([f"let go {', '.join(let_go)}"] if let_go else []),
             ]
         )

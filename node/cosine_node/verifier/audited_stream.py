@@ -97,7 +97,7 @@ class AuditedStream(ServedRequest):
             request,
             KvState(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
             list(claim.tokens),
-            admission=1 << 62,  # above every number of a request: audits are preempted first
+            admission=1 << 62,  # Above every number of a request: audits are preempted first.
             near_tie=rounding_of(engine.numerics).near_tie,
             claim=claim,
             own_from=first,

@@ -10,7 +10,7 @@ from cosine_node.verifier.batch import log_of
 from cosine_node.verifier.intake import RequestIntake, cannot_judge, number_in_use, shutting_down
 from cosine_node.verifier.step_loop import StepLoop
 from cosine_p2p.fair_places import FairQueue, User
-from cosine_p2p.session.auditing import ANSWER_S
+from cosine_p2p.session.auditing import AUDIT_ANSWER_S
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
@@ -28,15 +28,15 @@ TOKENS_PER_S: Final = 100.0
 second."""
 AHEAD_S: Final = 60.0
 """Seconds of a peer's rate that it may use at once, 6,000 tokens, since whole texts are audited."""
-MAX_WAIT_S: Final = ANSWER_S / 2
+MAX_WAIT_S: Final = AUDIT_ANSWER_S / 2
 """Half of the time for which a client waits for an answer; the rest is for the audit."""
 
 
 class AuditService(RequestIntake[AskAudit]):
     """Serves `/cosine/audit`. Audits take free places, which other requests may take back.
 
-    Waiting claims about known verifiers (`knows`) go first, since anybody can sign a claim under a new key; of
-    either kind the next is one of the client that was given least.
+    Waiting claims about known verifiers (`knows`) go first, since anyone can sign a claim with a new key. Among
+    claims of one kind, the least served client is next.
     """
 
     waits_s = MAX_WAIT_S

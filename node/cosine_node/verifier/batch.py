@@ -1,4 +1,4 @@
-"""Who is in the next pass: the requests of a verifier, the rows that it feeds of each, and their pages.
+"""The composition of the next pass: the requests of a verifier, a row of each, and their pages.
 
 `PassBatch.next_rows` composes a pass in four steps. The *schedule* says which requests decode and how much of which
 prompt is fed (`scheduler`). The *selection* adds draft nodes that are worth their time (`costs`). Each
@@ -112,9 +112,9 @@ class NodeSelection:
     def select(
         self, drafting: Sequence[tuple[int, VerifierRequest]], *, fed_tokens: int, costs: PassCosts
     ) -> list[CandidateNode]:
-        """The draft nodes of these requests, with their indices, in a pass that feeds `fed_tokens` tokens besides.
+        """The draft nodes of these requests, with their indices, in a pass with `fed_tokens` other tokens.
 
-        A request whose account allows no drafts gets only nodes that are free, which may end its debt.
+        A request whose account allows no drafts gets only free nodes, which can end its debt.
         """
         in_credit: list[CandidateNode] = []
         in_debt: list[CandidateNode] = []

@@ -2,7 +2,7 @@
 
 A pass travels through all stages, so the next one begins before it returns, as soon as `ChainPace` allows. Passes
 end in the order of their start. Known tokens that need no choice count as fed once their pass has begun, and nodes
-are charged then. The verifier's own drafter drafts all the time, beside the passes.
+are charged then. The verifier's own drafter drafts all the time, concurrently with the passes.
 
 If the chain is lost, or its last stage returns a row without tokens, all requests resume over another chain from
 their committed tokens. Without another one they fail.
@@ -79,7 +79,7 @@ class ChainLoop(StepLoop):
         return isinstance(done, asyncio.Future) and done.done()
 
     async def _draft_ahead(self, home: HomeDrafter) -> None:
-        """Let the verifier's own drafter run one pass beside those over stages."""
+        """Let the verifier's own drafter run one pass during those over stages."""
         if await home.draft_ahead(self.batch.draftable):
             self._work.set()
 

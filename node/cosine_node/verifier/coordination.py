@@ -1,4 +1,4 @@
-"""Coordination of a request's drafters by the verifier itself, by a mandate of the client.
+"""Coordination of a request's drafters by the verifier, under a mandate of the client.
 
 It runs the client's session and strategy near the passes. To that session the local request is the verifier: trees
 go directly into it, and the session sees its commits on their way to the client.
@@ -65,7 +65,7 @@ class NamedDrafter:
 
 @dataclass(slots=True, eq=False)
 class OwnLink:
-    """A session's link to the verifier in the same node, for one request, which is open already."""
+    """A session's link to the verifier in the same node, for one open request."""
 
     peer_id: str
     opened: Opened
@@ -158,8 +158,8 @@ class CoordinatedRequest:
         """Send the fragments that prove a commit's authors; return the commit without unproven authors."""
         nodes = self.drafts.commit(commit.position, commit.tokens, commit.authors)
         for author, node in zip(commit.authors, nodes, strict=True):
-            if node is not None and not node.signed.is_told:
-                node.signed.is_told = True
+            if node is not None and not node.signed.is_reported:
+                node.signed.is_reported = True
                 fragment = node.signed.fragment
                 self.request.channel.post(Credit(self.request.number, author, fragment.body, fragment.signature))
         if self.session is None:
@@ -185,7 +185,7 @@ class CoordinatedRequest:
             self.abandoned.set_result(None)
 
     def end(self, reason: str) -> None:
-        """End the session; with a reason the client is told to coordinate by itself."""
+        """End the session; with a reason the client is asked to coordinate."""
         self.session = None
         if reason and not self._is_over:
             self.request.channel.post(Declined(self.request.number, reason[:MAX_SENTENCE]))

@@ -1,11 +1,11 @@
-"""What passes cost, on one device or over stages, and which draft nodes are worth it. Pure.
+"""The costs of passes, on one device or over stages, and the draft nodes that pay. Pure.
 
-On a device one pass follows the other: the cost of each length is learned from real passes, a request is charged
-the time of its passes, and a node must pay for the time by which it lengthens a pass.
+On a device passes are sequential: the cost of each length is learned from real passes, a request is charged the
+time of its passes, and a node must pay for the time by which it lengthens a pass.
 
-Over stages several passes are under way, and a pass costs what it takes at the slowest stage. A real pass tells
-little about that, since it also waits and travels. Nodes are therefore charged when they are fed, and a pass is
-filled up to a length that hardly slows the stages.
+Over stages several passes are under way, and a pass costs what it takes at the slowest stage. A real pass shows
+little of that, since it also waits and travels. Nodes are therefore charged when they are fed, and a pass is filled
+up to a length that hardly slows the stages.
 """
 
 from collections.abc import Container, Sequence
@@ -80,7 +80,7 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
 class PassCosts:
     """The costs of a device's passes. `measured` is the curve of the idle device.
 
-    `most_tokens` is the most tokens of a pass that are no prompt; by default those that `LONGEST_PASS` allows.
+    `most_tokens` bounds the tokens of a pass other than prompt tokens. Default: by `LONGEST_PASS`.
     """
 
     def __init__(self, measured: CostCurve, *, most_tokens: int | None = None) -> None:
@@ -119,10 +119,10 @@ class PassCosts:
     def allowed(
         self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
     ) -> list[CandidateNode]:
-        """The candidates that a request can afford beside `fed_tokens` tokens, and all home drafts.
+        """The candidates that a request can afford in addition to `fed_tokens` tokens, and all home drafts.
 
-        It can afford those that its account pays even if all are rejected, or that pay even at the client's worst
-        acceptance rates.
+        It can afford those that its account covers even if all are rejected, or that pay even at the client's
+        lowest acceptance rates.
         """
         ranked = most_probable_first(own)[: max(0, self.most_tokens - fed_tokens)]
         planned = [one for one in ranked if request.has_home_drafts and is_planned(one.node)]

@@ -1,6 +1,6 @@
-"""What a verifier drafts for a request without a model: copies of its text, forced tokens, a prediction. Pure.
+"""A verifier's drafts without a model: copies of the text, forced tokens, and a prediction. Pure.
 
-These drafts cost no pass of a drafter, so nobody is credited for them.
+They cost no pass of a drafter, so no drafter is credited for them.
 """
 
 import heapq

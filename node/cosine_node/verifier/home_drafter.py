@@ -61,7 +61,7 @@ class HomeText:
 
 
 class HomeDrafter:
-    """A small model beside the target, or with a `target` a draft head that reads its activations."""
+    """A small model next to the target, or with a `target` a draft head that reads its activations."""
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, target: SeenLayers | None = None
@@ -264,7 +264,7 @@ class HomeDrafter:
         try:
             done = await self._runner.forward(fed)
         except Exception:
-            # The requests go on without a drafter that fails.
+            # The requests continue without a failed drafter.
             LOG.exception("a pass of the verifier's own drafter failed")
             for request, _, _ in rows:
                 self._give_up(request)

@@ -1,4 +1,4 @@
-"""How far a verifier's own drafter drafts, and for which requests: what brings the most tokens a second. Pure."""
+"""The plan of a verifier's own drafter: the depth and the requests that bring the most tokens a second. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

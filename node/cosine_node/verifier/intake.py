@@ -1,8 +1,8 @@
-"""How requests and audits come to a verifier: checked, prepared, and given a place among those that are served.
+"""The intake of a verifier: requests and audits are checked, prepared, and get a place.
 
-An opening is checked when it arrives, and again after each wait. If it has a constraint, that is compiled first, in
-a process of its own. Then the opening gets a place, waits in a line for one, or is refused. A place that becomes
-free goes to the openings that wait.
+An opening is checked when it arrives, and again after each wait. A constraint is compiled first, in a separate
+process. Then the opening gets a place, waits in a line for one, or is refused. Waiting openings get the places that
+become free.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class RequestIntake(ABC, Generic[_Asked]):
     """The longest time in a line."""
 
     def __init__(self, loop: StepLoop, config: VerifierConfig, *, lines: int = 1) -> None:
-        """Openings that wait in an earlier one of the `lines` go first."""
+        """Openings in earlier `lines` go first."""
         self.capacity_tokens = loop.engine.free_tokens
         self.counts = loop.counts
         self._loop = loop
@@ -88,7 +88,7 @@ class RequestIntake(ABC, Generic[_Asked]):
         """Free a place for a user, if it may take one from others."""
 
     def ask(self, channel: Channel, asked: _Asked) -> None:
-        """Serve an opening, let it wait, or refuse it."""
+        """Serve an opening, put it into a line, or refuse it."""
         constraint, grammars = asked.request.sampling.constraint, self._loop.engine.grammars
         with self._refusing(channel, asked.number):
             self._check(channel, asked)
@@ -147,7 +147,7 @@ class RequestIntake(ABC, Generic[_Asked]):
                 self.refuse(channel, asked.number, self._no_place())
 
     def cancel(self, channel: Channel, number: int) -> None:
-        """Refuse an opening that waits or is compiled."""
+        """Refuse an opening that waits or whose constraint is being compiled."""
         for line in self._lines:
             if line.take_where(lambda one: one[0] is channel and one[1].number == number):
                 self.refuse(channel, number, self._no_place())
@@ -166,14 +166,14 @@ class RequestIntake(ABC, Generic[_Asked]):
         self._loop.wake()
 
     def refuse_all(self) -> None:
-        """Refuse new openings and those that wait, since the verifier shuts down."""
+        """Refuse new and waiting openings, since the verifier shuts down."""
         self._is_draining = True
         for line in self._lines:
             for channel, asked in line.take_where(lambda _: True):
                 self.refuse(channel, asked.number, shutting_down())
 
     def refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
-        """Tell the client why an opening is not served."""
+        """Send the client the reason for a refusal."""
         self.counts.refused[ErrorCode(refusal.code)] += 1
         LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
         channel.post(Error(number, refusal.code, refusal.message, refusal.retry_after_s))

@@ -1,6 +1,6 @@
-"""A request that generates: passes feed the nodes of its live tree, and what the target chooses is committed. Pure.
+"""A generating request: passes feed the nodes of its live tree, and the target's choices are committed. Pure.
 
-`served_request` has the stages that it goes through.
+`served_request` describes its stages.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ class VerifierRequest(ServedRequest):
     names them. `free` are the verifier's copies and forced tokens, None unless the client leaves the pace to the
     verifier. `has_home_drafts`: the verifier's drafter drafted for
     the next pass, which feeds `beside_home` nodes of others. `is_drafted_ahead`: that drafter drafts all the time,
-    beside passes over stages.
+    concurrently with passes over stages.
 
     `fed` maps the pending token (the tree's root) and fed live nodes to their names in the sequence, of which
     `named` were given so far; `choices` and `likelihoods` are the results after such names. `told` is the digest of
@@ -125,7 +125,7 @@ class VerifierRequest(ServedRequest):
         return self.request.max_new_tokens - len(self.output)
 
     def expected_tokens(self) -> float:
-        """The expected number of accepted tokens of the current tree, by the client's acceptance rates."""
+        """The expected number of accepted tokens of the current tree, at the client's acceptance rates."""
         deepest = self.tree.position + self.tokens_left - 1
 
         def likely(node: TreeNode) -> float | None:
@@ -139,7 +139,7 @@ class VerifierRequest(ServedRequest):
 
     @property
     def may_be_drafted_for(self) -> bool:
-        """True if the verifier may add drafts of its own."""
+        """True if the verifier may add its own drafts."""
         return self.pacing is Pacing.FREE
 
     @property
@@ -243,10 +243,10 @@ class VerifierRequest(ServedRequest):
         return (PromptLikelihoods(self.number, position, tuple(told)),)
 
     def judge(self, row: Row, choices: Sequence[Choice], likelihoods: Sequence[Likelihood] = ()) -> Verdict:
-        """Add the choices after a row, and walk down the tree as far as choices and fed children are known."""
+        """Add the choices after a row, and walk down the tree while choices and fed children are known."""
         self.awaits_choices = False
         self.choices |= zip(row.nodes[row.scored_from :], choices, strict=True)
-        self.likelihoods |= zip(row.nodes[row.told_from :], likelihoods, strict=True)
+        self.likelihoods |= zip(row.nodes[row.reported_from :], likelihoods, strict=True)
         node = self.tree.root
         is_prefill = self.stage is RequestStage.PREFILL
         name = row.nodes[-1] if is_prefill else self.fed.get(node)
@@ -280,7 +280,7 @@ class VerifierRequest(ServedRequest):
     def _author_of(self, node: TreeNode) -> int:
         """The author that is credited for an accepted node."""
         # Forced and copied tokens are free, so no drafter is credited for them; the verifier's own drafter is
-        # credited for those that nobody else drafted, over stages for those that nobody drafted before.
+        # credited for those without another author, over stages for those that it drafted first.
         said = node.draft_probabilities
         if FORCED_AUTHOR in said:
             return FORCED_AUTHOR

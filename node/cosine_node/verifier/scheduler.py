@@ -1,6 +1,6 @@
 """The schedule of the next pass: the requests that decode, and the prompt tokens that are fed. Pure.
 
-Decoding requests need one token each and go first; prompts are fed in chunks beside them (chunked prefill:
+Decoding requests need one token each and go first; prompts are fed in chunks with them (chunked prefill:
 Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`costs`).
 """
 
@@ -48,9 +48,9 @@ def schedule_pass(
 
     At most `most_tokens` decode, and without them at most `chunk_tokens` prompt tokens are fed.
 
-    Each user whose turn it is, by `turns`, has a share (`Shares`), which decoding requests take first. Requests
-    beyond the shares join `with_crowd`, as long as the pass is at most `CROWD` times as long as one share makes it.
-    Users that were given the fewest tokens come first, and of one user the requests that have waited longest.
+    Each user that `turns` selects has a share (`Shares`), which decoding requests take first. Requests beyond the
+    shares join `with_crowd`, while the pass is at most `CROWD` times as long as with one share. The least served
+    users come first, and of one user the requests that have waited longest.
 
     Half of the room for prompts goes to the request admitted first, which bounds the time to its first token, the
     rest to those with the least left. A prompt that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before, so

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A request has known tokens, its prompt and its output so far, and a sequence in the engine's KV cache. Its stage
-says what the next pass feeds:
+determines the tokens of the next pass:
 
 - PREFILL: known tokens, in chunks. The pass over the last of them commits the first token and leads to DECODE.
 - DECODE: the pending token, which is the last one committed, and nodes of the live tree below it. Where the
@@ -12,8 +12,8 @@ says what the next pass feeds:
   nothing and leads back to DECODE.
 
 The batch takes rows from a request (`prefill_row`, `decode_row`) and returns those that are not fed (`unfeed`).
-Each row that was fed comes back to `take` with its result. `take` is the only place where output grows, and its
-`Outcome` says what follows for the engine, the client and the places of the verifier.
+Each row that was fed comes back to `take` with its result. Only `take` extends the output; its `Outcome` has the
+consequences for the engine, the client and the verifier's places.
 
 Over stages several rows of one request may be under way, and results arrive in the order of their passes. `fed`
 therefore maps fed nodes to their names until they are committed or dropped, and names are never used twice.
@@ -53,7 +53,7 @@ class ClientChannel(Protocol):
 
 
 class RequestStage(Enum):
-    """What the next pass of a request feeds."""
+    """The tokens of a request in the next pass."""
 
     PREFILL = auto()
     RECOMPUTE = auto()
@@ -99,7 +99,7 @@ class PassShare:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows from one result.
+    """The consequences of one result.
 
     The nodes `kept` become part of the sequence's prefix, `dropped` ones leave its tree. `known_tokens` counts
     known tokens that were fed, `authors` has the author of each committed token, and with `finish` the request is
@@ -115,7 +115,7 @@ class Outcome:
 
 
 class RequestEnd(NamedTuple):
-    """The end of a request: its name in counters, what the log says, and the last message to the client, if any."""
+    """The end of a request: its name in counters, its line in the log, and any last message to the client."""
 
     name: str
     said: str

@@ -162,7 +162,7 @@ class VerifierService(RequestIntake[Open]):
         self.audits.serve_waiting()
 
     def rest(self, is_resting: bool) -> None:
-        """Refuse new requests while `is_resting`; the present ones go on."""
+        """Refuse new requests while `is_resting`; the present ones continue."""
         self._is_resting = is_resting
 
     async def drain(self) -> None:

@@ -16,7 +16,7 @@ turns and call `wake`. Each turn does this:
 
 Over stages several passes may be under way (`chain_loop`).
 
-A row's error fails its request. If a whole pass fails, each row is tried in a pass of its own, so that only the one
+A row's error fails its request. If a whole pass fails, each row is tried in a separate pass, so that only the one
 at fault fails. A pass whose requests are all cancelled is abandoned. A client that does not read is dropped.
 
 Invariants: only tokens that the target chose are committed, once; nothing is posted for a request that has ended;
@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 
 
 class StepLoop:
-    """Runs the passes of a batch, one at a time. Call `turn` again and again, and `wake` after a change."""
+    """Runs the passes of a batch, one at a time. Call `turn` repeatedly, and `wake` after a change."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class StepLoop:
             self._runner.abandon()
 
     def fail(self, request: ServedRequest, error: CosineError) -> None:
-        """End a request with an error; an error that is no `PeerError` is one of the model or a constraint."""
+        """End a request with an error; one other than `PeerError` is an error of the model or a constraint."""
         if not isinstance(error, PeerError):
             is_complex = isinstance(error, GrammarTooComplex)
             error = PeerError(ErrorCode.BAD_CONSTRAINT if is_complex else ErrorCode.BAD_LOGITS, str(error))
@@ -167,7 +167,7 @@ class StepLoop:
             self._take_results(under_way, done)
 
     async def _recover(self, failed: PassUnderWay, error: Exception) -> None:
-        """Go on after a pass that fed nothing."""
+        """Continue after a pass that fed nothing."""
         if isinstance(error, PassAbandoned):
             self.counts.passes_abandoned += 1
             for request, row, _ in failed.rows:
@@ -176,7 +176,7 @@ class StepLoop:
         LOG.error("a pass over %d requests failed", len(failed.rows), exc_info=error)
         self.counts.passes_failed += 1
         if len(failed.rows) > 1:
-            # Each row in a pass of its own shows which one is at fault.
+            # Each row in a separate pass shows which one is at fault.
             for one in failed.rows:
                 self._under_way.appendleft(PassUnderWay([one], self._forward([one.row]), _now_s()))
                 await self._end_oldest()
@@ -206,7 +206,7 @@ class StepLoop:
         self.fail(request, error)
 
     def _take(self, request: ServedRequest, row: Row, result: RowResult, share: PassShare) -> None:
-        """Give a result to its request, and do what follows from it."""
+        """Give a result to its request, and apply the outcome."""
         try:
             outcome = request.take(row, result, share)
             self.engine.keep(row.sequence, outcome.kept)

@@ -1,8 +1,8 @@
 """Fetches tensors into a partial folder from several sources at once, and checks each piece.
 
 Each source has readers that take runs of missing pieces from a board (`pieces`), so that fast sources fetch more. A
-piece is checked with its digest, which any source may tell and the manifest's root proves. The hub has no digests:
-its tensors are read whole, and count once the root agrees. A source of wrong data is not asked again.
+piece is checked with its digest, from any source, which the manifest's root proves. The hub has no digests: its
+tensors are read whole, and checked with the root. A source of wrong data is not asked again.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ class WeightsFetch:
         )
         if absent:
             lacking = (
-                f"Nobody offers {len(absent)} of the {len(self._rows)} tensors of {self._what} now, such as "
+                f"No node offers {len(absent)} of the {len(self._rows)} tensors of {self._what} now, such as "
                 f"{self._manifest.tensors[absent[0]].name}; what is here stays."
             )
         return FetchProgress(self._fetched_bytes, self.wanted_bytes, len(self._open), lacking)
@@ -265,7 +265,8 @@ class WeightsFetch:
     async def _to_the_end(self, work: Callable[..., None], *args: Any) -> None:
         """Run `work` in a thread to its end, even if this task is cancelled.
 
-        Otherwise the thread would go on beside later ones, or never start although its pieces count as done.
+        Otherwise the thread would run concurrently with later ones, or never start although its pieces count as
+        done.
         """
         working = asyncio.ensure_future(asyncio.to_thread(work, *args))
         try:

@@ -148,7 +148,7 @@ class PeerSource:
             for _, answered in self._asked:
                 if not answered.done():
                     answered.set_exception(self._failure)
-                    # Mark it as retrieved: perhaps nobody awaits it.
+                    # Mark it as retrieved: no task may await it.
                     answered.exception()
             self._asked.clear()
 

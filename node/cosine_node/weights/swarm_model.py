@@ -80,7 +80,7 @@ class SwarmModel:
         cache_folder: Path | None = None,
         choose: Callable[[str, dict[bytes, int]], bytes] = choose_digest,
     ) -> "SwarmModel | None":
-        """The model as verifiers and stages announce it. None if nobody does.
+        """The model as verifiers and stages announce it. None if none does.
 
         `choose` selects one of several models of a name; its exceptions are raised.
         """
@@ -101,7 +101,7 @@ class SwarmModel:
         )
 
     async def folder(self) -> PartialFolder | None:
-        """The model's folder with its small files and the tensors on this machine. None if nobody has the files.
+        """The model's folder with its small files and the tensors on this machine. None if no source has the files.
 
         Raises `UsageError` for a model that cannot be held in parts, and if the disk is full.
         """

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.directory.known_peers import MAX_DIALLED, SILENCE_S, KnownPeer, order_peers
+from cosine_p2p.directory.known_peers import DIAL_LATER_S, MAX_DIALLED, KnownPeer, order_peers
 from tests.cosine_p2p.samples import identity_of
 
 
@@ -34,7 +34,7 @@ def test_initial_peers_come_first_unless_they_did_not_answer_lately() -> None:
     known = [peer(5), peer(6), peer(1, has_answered=False)]
     initial = (maddr(1), maddr(2))
     assert order_peers(initial, known, now_s=101.0) == (maddr(2), maddr(5), maddr(6), maddr(1))
-    assert order_peers(initial, known, now_s=100.0 + SILENCE_S) == (maddr(1), maddr(2), maddr(5), maddr(6))
+    assert order_peers(initial, known, now_s=100.0 + DIAL_LATER_S) == (maddr(1), maddr(2), maddr(5), maddr(6))
     assert order_peers(initial, (), now_s=0.0) == initial
     # An address is dialled once, and not all known ones are.
     known = [peer(number) for number in range(1, 10)]

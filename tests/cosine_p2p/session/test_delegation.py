@@ -8,7 +8,7 @@ import pytest
 
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_p2p.session.delegation import SILENCE_S, Coordinator, Delegation
+from cosine_p2p.session.delegation import DRAFTER_SILENCE_S, Coordinator, Delegation
 from cosine_p2p.session.drafts import Drafts, SignedDraft
 from cosine_p2p.session.job import AnnouncedVerifier, Job, Shared
 from cosine_p2p.session.upstream import Upstream
@@ -181,9 +181,9 @@ def test_a_delegate_that_says_nothing_is_given_up_unless_it_has_reported() -> No
     silent, heard = delegated(), delegated()
     heard.delegation.note_report(0, 0.0, now_s=NOW_S)
     for scene in (silent, heard):
-        scene.delegation.check_silence(NOW_S + SILENCE_S)
+        scene.delegation.check_silence(NOW_S + DRAFTER_SILENCE_S)
         assert not scene.delegation.taken_back
-        scene.delegation.check_silence(NOW_S + SILENCE_S + 0.1)
+        scene.delegation.check_silence(NOW_S + DRAFTER_SILENCE_S + 0.1)
     assert "nothing was heard" in silent.delegation.taken_back
     assert not heard.delegation.taken_back
 

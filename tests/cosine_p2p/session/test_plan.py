@@ -43,7 +43,7 @@ def test_a_short_context_shortens_nobody_else_s_text() -> None:
     ("options", "record", "sentence"),
     [
         ({"stop_token_ids": range(10, 10 + MAX_EOS_TOKENS)}, {}, "At most 64 tokens may end a text"),
-        ({"regex": "a", "grammar": "start: A"}, {}, "regex and grammar say what the text must be"),
+        ({"regex": "a", "grammar": "start: A"}, {}, "regex and grammar constrain the text"),
         ({"regex": "a", "ignore_eos": True}, {}, "must be able to end"),
         ({"regex": "a", "min_tokens": 1}, {}, "goes with no bad_words, nor with min_tokens"),
         ({"max_new_tokens": 100_000, "logprobs": 20}, {"context_tokens": 10**6}, "are too many; ask for fewer"),

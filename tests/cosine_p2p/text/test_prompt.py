@@ -201,7 +201,7 @@ def form_of(template: str, chat: Any) -> ReplyForm:
     prompt, codec = read_prompt(chat), tokenizer_with(template)
     assert isinstance(prompt, Chat)
     rendered = render(codec, prompt)
-    return reply_form(codec, prompt, rendered.text, is_told=rendered.is_told)
+    return reply_form(codec, prompt, rendered.text, describes_tools=rendered.describes_tools)
 
 
 def test_the_form_of_a_reply_is_the_templates_or_the_one_told_in_words() -> None:

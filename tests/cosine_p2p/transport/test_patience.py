@@ -30,7 +30,7 @@ def test_joining_is_repeated_until_patience_ends(
         return asyncio.get_running_loop().time()
 
     assert run_virtual(run()) == ended_s
-    assert noted == ["Nobody of the network answers yet, asking again (bootstrap: it does not answer)"] * times
+    assert noted == ["No node of the network answers yet, asking again (bootstrap: it does not answer)"] * times
 
 
 @pytest.mark.parametrize("turns", range(6))

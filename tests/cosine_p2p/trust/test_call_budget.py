@@ -9,7 +9,7 @@ from cosine_p2p.trust.call_budget import (
     PEER_BURST,
     PEER_RATE,
     RANGE_FACTOR,
-    SILENCE_S,
+    SILENCED_S,
     CallBudget,
 )
 
@@ -19,9 +19,9 @@ def test_a_peer_that_goes_on_is_answered_nothing_for_a_minute() -> None:
     for _ in range(5 + MAX_REFUSED):
         budget.spend("a", 1, now_s=0.0)
     assert budget.is_silenced("a", now_s=1.0)
-    assert not budget.spend("a", 1, now_s=SILENCE_S - 1)
-    assert not budget.is_silenced("a", now_s=SILENCE_S)
-    assert budget.spend("a", 1, now_s=SILENCE_S)
+    assert not budget.spend("a", 1, now_s=SILENCED_S - 1)
+    assert not budget.is_silenced("a", now_s=SILENCED_S)
+    assert budget.spend("a", 1, now_s=SILENCED_S)
     assert not budget.is_silenced("b", now_s=1.0)
 
 
@@ -53,8 +53,8 @@ def test_who_owes_for_long_is_silenced_for_a_minute_and_who_pauses_half_the_time
     while not budget.is_silenced("flood", now_s=now_s):
         now_s += budget.owe("flood", 7, now_s=now_s)
     assert 30.0 <= now_s < 33.0
-    assert budget.is_silenced("flood", now_s=now_s + SILENCE_S - 1)
-    now_s += SILENCE_S
+    assert budget.is_silenced("flood", now_s=now_s + SILENCED_S - 1)
+    now_s += SILENCED_S
     budget.owe("flood", 7, now_s=now_s)
     assert not budget.is_silenced("flood", now_s=now_s)
     for _ in range(100):

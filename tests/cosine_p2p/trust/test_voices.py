@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.trust.audit_rule import AuditState, is_decided, state_of
-from cosine_p2p.trust.voices import Opinion, Poll, in_turns, voices
+from cosine_p2p.trust.voices import Opinion, Poll, alternating, voices
 
 STAGES = [f"stage {number}" for number in range(6)]
 
@@ -64,18 +64,18 @@ def test_an_author_that_names_stages_of_others_silences_no_accuser(said: list[Op
 
 
 def test_judges_of_one_address_range_have_one_voice() -> None:
-    many = [Opinion(f"judge {number}", True, place="203.0.113.0/24") for number in range(30)]
+    many = [Opinion(f"judge {number}", True, address_range="203.0.113.0/24") for number in range(30)]
     assert Poll.of(many).accusing == 1
     # Without ranges each has a voice.
     assert Poll.of([Opinion(one.judge, True) for one in many]).accusing == 30
     # A judge in the author's range may clear it: many have one provider.
-    assert Poll.of([Opinion("judge", False, place="203.0.113.0/24")], author={"author"}).clearing == 1
+    assert Poll.of([Opinion("judge", False, address_range="203.0.113.0/24")], author={"author"}).clearing == 1
 
 
 @given(st.lists(st.integers(0, 4), max_size=30))
 def test_no_address_range_has_a_second_turn_before_each_had_its_first(ranges: list[int]) -> None:
     places = {f"peer {number}": f"range {place}" if place else "" for number, place in enumerate(ranges)}
-    drawn = in_turns(places, places)
+    drawn = alternating(places, places)
     assert sorted(drawn) == sorted(places)
     first = {places[peer] for peer in drawn[: len(set(ranges))]}
     assert len(first) == len(set(ranges))

@@ -126,7 +126,7 @@ def test_a_download_lasts_as_long_as_bytes_come(hub: Hub, monkeypatch: pytest.Mo
 )
 def no_hub(hub: Hub, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for name, value in {"ANSWER_S": 0.3, "PATIENT_S": 0.3, "STEP_S": 0.1}.items():
+    for name, value in {"HUB_ANSWER_S": 0.3, "PATIENT_S": 0.3, "STEP_S": 0.1}.items():
         monkeypatch.setattr(hub_room, name, value)
     with ExitStack() as open_sockets:
         match request.param:

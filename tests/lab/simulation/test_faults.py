@@ -51,7 +51,7 @@ def test_a_spec_says_what_how_often_when_and_how_long() -> None:
     ("spec", "sentence"),
     [
         ("earthquake=1", "'earthquake=1' is no fault; write KIND=COUNT with a KIND of kill-drafter"),
-        ("stall=0", "does not say how often"),
+        ("stall=0", "lacks a count"),
         ("stall=1@soon", "is no fault"),
         ("liar=saint", "There is no lie 'saint'; choose one of certain_garbage"),
     ],

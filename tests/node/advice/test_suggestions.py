@@ -59,7 +59,7 @@ def test_a_target_too_large_for_one_machine_is_held_in_parts_and_then_gets_a_hea
     assert commands(told(small)) == [f"stage {TARGET} --layers 0:3"]
     begun = told(small, stage(1, 0, 3))
     assert commands(begun) == [f"stage {TARGET} --layers 3:6 --dtype bfloat16"]
-    assert begun.suggestions[0].why == "Layers 3:8 of 8 are held by nobody."
+    assert begun.suggestions[0].why == "Layers 3:8 of 8 are held by no stage."
     assert commands(told(small, stage(1, 0, 3), stage(2, 3, 8))) == [f"head {TARGET}"]
     nothing = told(here(GIB), stage(1, 0, 3))
     assert commands(nothing) == [] and "Not one layer" in nothing.reasons[0]

@@ -78,8 +78,8 @@ def test_the_best_of_all_chains_is_found(
 
 def test_layers_that_nobody_holds_are_named_and_stages_that_do_not_follow_each_other_told() -> None:
     for held, said in (
-        ([(0, 8), (16, 24)], r"^Layers 8:16 of 24 are held by nobody\.$"),
-        ([], r"^Layers 0:24 of 24 are held by nobody\.$"),
+        ([(0, 8), (16, 24)], r"^Layers 8:16 of 24 are held by no stage\.$"),
+        ([], r"^Layers 0:24 of 24 are held by no stage\.$"),
         ([(0, 16), (12, 24)], "after layers 0:16 none begins with layer 16"),
     ):
         # Stages of models with another number of layers are ignored.

@@ -20,7 +20,7 @@ from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_terminal.companions import COMMANDS as ENTRY_POINTS
 from cosine_terminal.companions import LABORATORY
 from cosine_terminal.options import spread_peers
-from cosine_terminal.packages import HOMELESS, told_missing
+from cosine_terminal.packages import HOMELESS, missing_text
 from tests.node.cli.conftest import Run
 from tests.thoroughness import quick_first
 
@@ -177,8 +177,8 @@ def test_without_a_home_folder_it_is_said_what_to_set(monkeypatch: pytest.Monkey
     for homeless in (lambda: Path("~nobody-at-all").expanduser(), lambda: platformdirs.user_data_dir("a")):
         with pytest.raises(RuntimeError) as raised:
             homeless()
-        assert told_missing(raised.value) == HOMELESS
-    assert told_missing(RuntimeError("a fault of ours")) == ""
+        assert missing_text(raised.value) == HOMELESS
+    assert missing_text(RuntimeError("a fault of ours")) == ""
 
 
 def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for_garbage() -> None:

@@ -41,7 +41,7 @@ def test_evidence_is_checked_offline_and_what_is_forged_proves_nothing(run: Run,
     first, second = told.out.splitlines()
     assert told.code == 0
     assert "most of its judges accuse" in first and "accuses: 0 equal, 0 near ties, 3 different" in first
-    assert second.endswith("nobody has judged it.")
+    assert second.endswith("not judged yet.")
     told = run("audit", written(tmp_path, FORGERIES["about another text"]), "--offline", "--json")
     assert (told.code, "signature" in json.loads(told.out)["checked"][0]["problem"]) == (1, True)
 

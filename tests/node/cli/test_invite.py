@@ -54,7 +54,7 @@ def test_a_founder_makes_a_link_that_admits_one_member(
     founder = str(tmp_path / "friends")
     swarm_id = run("swarm", "create", "friends", "--folder", founder).out.split()[0]
     told = run("invite", "--folder", founder, "--initial-peers", FAR)
-    assert "whoever has it is that member" in told.err
+    assert "its holder is that member" in told.err
     invitation = Invitation.read(told.out.strip())
     assert (invitation.network, invitation.addresses) == (swarm_id, (FAR,))
     other = Invitation.read(run("invite", "--folder", founder, "--initial-peers", FAR).out.strip())

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from cosine_terminal.packages import told_missing
+from cosine_terminal.packages import missing_text
 from tests.cosine_p2p.samples import identity_of
 from tests.thoroughness import quick_first
 
@@ -87,4 +87,4 @@ def test_one_sentence_says_what_to_install(command: str, tmp_path: Path) -> None
 def test_every_package_of_an_extra_is_known(extra: str) -> None:
     for package in packages_of(extra):
         # Commands do without uvloop.
-        assert package == "uvloop" or "pip install " in told_missing(ModuleNotFoundError(name=package)), package
+        assert package == "uvloop" or "pip install " in missing_text(ModuleNotFoundError(name=package)), package

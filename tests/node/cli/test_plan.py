@@ -69,7 +69,7 @@ def test_the_machines_of_a_swarm_are_planned_with_what_they_give_now(
     more = run(*given, "--machine", "desk=2GiB,read=500GB,rtt=1ms")
     assert "desk: cosine-node stage" in more.out and "none" in more.out
     held.clear()
-    assert "Nobody announces stages of zoo:target" in run(*given).err
+    assert "No node announces stages of zoo:target" in run(*given).err
 
 
 def announced(number: int, first: int, end: int, *, pass_us: int = 10_000) -> NodeRecord:

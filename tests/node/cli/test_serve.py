@@ -88,7 +88,7 @@ def test_options_reach_the_client_and_the_gateway(
 
 @pytest.mark.usefixtures("seen")
 def test_a_gateway_open_to_others_without_a_key_says_so(serve: Run) -> None:
-    assert "give an --api-key" in serve("--host", "0.0.0.0").err
+    assert "--api-key restricts" in serve("--host", "0.0.0.0").err
     assert serve("--host", "0.0.0.0", "--api-key", "k").err == ""
 
 

@@ -89,7 +89,7 @@ def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answe
     assert f"A pass over 1 stage takes {1e3 * expected['pass_s']:.0f} ms" in text
     assert "cosine-node head " in problem_of(survey(*held), "main")
     gone = survey(verifier, replace(held[0], reason="gone"), held[1])
-    assert "Layers 0:4 of 8 are held by nobody." in drawn(gone)
+    assert "Layers 0:4 of 8 are held by no stage." in drawn(gone)
 
 
 def test_strangers_cannot_steer_the_terminal() -> None:
@@ -182,7 +182,7 @@ def test_the_command_prints_a_table_or_one_object_with_convicted_and_banned_peer
 def test_nobody_found_is_a_failure_with_the_next_step(run_status: Run, arguments: tuple[str, ...]) -> None:
     told = run_status(*arguments, is_anybody=False)
     sentence = json.loads(told.out)["problem"] if arguments else told.err
-    assert "Nobody serves 'someone/model'" in sentence and "cosine-node verify" in sentence
+    assert "No node serves 'someone/model'" in sentence and "cosine-node verify" in sentence
     assert (told.code, bool(told.out)) == (1, bool(arguments))
 
 

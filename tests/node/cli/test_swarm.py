@@ -38,12 +38,12 @@ def test_found_admit_revoke_and_show(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_ban_is_made_shown_and_lifted(run: Run) -> None:
-    assert run("ban").out == "Nobody is banned.\n"
+    assert run("ban").out == "No peer is banned.\n"
     assert run("ban", PEER, "--days", "7").out.startswith(f"{PEER}  until 20")
     assert run("ban", PEER, "--why", "\x1b[2Jspam").out.endswith(": \ufffd[2Jspam\n")
     ban = json.loads(run("ban", "--json").out)["bans"][PEER]
     assert (ban["floods"], ban["until"][:2]) == (0, "20")
-    assert run("ban", PEER, "--lift").out == "Nobody is banned.\n"
+    assert run("ban", PEER, "--lift").out == "No peer is banned.\n"
 
 
 @pytest.mark.parametrize(

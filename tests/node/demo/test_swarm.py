@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cosine_node.demo.swarm import LOG_LINES, SILENCE_S, NodeDied, NodeProcess, blaming_the_dead
+from cosine_node.demo.swarm import LOG_LINES, START_SILENCE_S, NodeDied, NodeProcess, blaming_the_dead
 from cosine_protocol.errors import CosineError, GenerationFailed
 from tests.scenes import in_virtual_time
 
@@ -56,15 +56,15 @@ async def test_a_node_that_goes_on_is_waited_for_and_one_that_does_not_is_given_
     node.process.stdout = told
     waiting = asyncio.ensure_future(node.wait_ready())
     for stage in ("importing", "loading", "testing"):
-        await asyncio.sleep(0.8 * SILENCE_S)
+        await asyncio.sleep(0.8 * START_SILENCE_S)
         with log.open("a") as file:
             file.write(line(stage, model="m"))
-    await asyncio.sleep(0.8 * SILENCE_S)
+    await asyncio.sleep(0.8 * START_SILENCE_S)
     assert not waiting.done()
     told.feed_data(line("ready").encode())
     await waiting
     silent = asyncio.ensure_future(node.wait_ready(nodes=2))
-    await asyncio.sleep(1.2 * SILENCE_S)
+    await asyncio.sleep(1.2 * START_SILENCE_S)
     with pytest.raises(NodeDied, match="reported no progress for 150 s"):
         await silent
 

@@ -23,8 +23,8 @@ MISMATCH = Gpus(has_nvidia=True, build="13.0", error="the driver is too old")
     ("gpus", "device", "status", "part"),
     [
         (CPU, "auto", "ok", "the CPU"),
-        (CPU, "cuda", "failure", "built for the CPU alone"),
-        (UNUSED, "auto", "warning", "built for the CPU alone"),
+        (CPU, "cuda", "failure", "supports only the CPU"),
+        (UNUSED, "auto", "warning", "supports only the CPU"),
         (MISMATCH, "cuda:0", "failure", "the driver is too old"),
         (GPU, "cuda:1", "ok", "H200, A100"),
         (GPU, "cuda:2", "failure", "no cuda:2"),

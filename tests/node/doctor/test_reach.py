@@ -109,7 +109,7 @@ ANY, LAN, PUBLIC, HERE = "0.0.0.0", "192.168.1.5", "8.8.8.8", "127.0.0.1"
     [
         (ANY, [], ["r"], [Way(LAN, PUBLIC)], CheckStatus.OK, "through 1 relay"),
         (ANY, [PUBLIC], [], [Way(LAN, PUBLIC)], CheckStatus.OK, "cannot be tested from this side"),
-        (ANY, [LAN], [], [Way(LAN, PUBLIC)], CheckStatus.WARNING, "nobody outside"),
+        (ANY, [LAN], [], [Way(LAN, PUBLIC)], CheckStatus.WARNING, "no peer outside"),
         (HERE, [], [], [], CheckStatus.WARNING, "only this machine"),
         (ANY, [], [], [Way(PUBLIC, PUBLIC)], CheckStatus.OK, "public address"),
         (ANY, [], [], [Way(LAN, f"8.8.8.{n}") for n in range(3)], CheckStatus.WARNING, "public peers, 3 of 4"),
@@ -137,4 +137,4 @@ def test_a_machine_without_ipv4_is_told_so_and_enough_peers_are_not_too_few() ->
     found = judge_reachability(
         host_maddrs=["/ip6/::/tcp/4001"], announce_maddrs=[], relays=[], ways=[], local=["2600:1::1"]
     )
-    assert (found.status, "over IPv6 alone" in found.found) == (CheckStatus.WARNING, True)
+    assert (found.status, "only IPv6 addresses" in found.found) == (CheckStatus.WARNING, True)

@@ -135,7 +135,7 @@ async def test_a_failed_announcement_is_retried(scene: Scene, caplog: pytest.Log
     assert scene.announcer.is_stored
     # Several failures are logged once.
     assert [record.getMessage() for record in caplog.records] == [
-        "nobody can find this node for now (dht: down); trying again every 2 s",
+        "no peer can find this node for now (dht: down); trying again every 2 s",
         "this node can be found again",
     ]
 

@@ -158,7 +158,7 @@ async def test_without_sources_it_waits_and_reports_missing_tensors(
     nodes = Nodes(known)
     await nodes.add("part", WeightsService(some(known, "layers.0.")).handle)
     fetch = asyncio.ensure_future(nodes.fetch(folder, rows_of(known, "layers.")))
-    lacking = "Nobody offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
+    lacking = "No node offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
     await nodes.has_told(lambda told: told.lacking == f"{lacking} stays.")
     await nodes.add("rest")
     await fetch

@@ -61,18 +61,18 @@ def _speed_and_load(node: NodeView) -> Facts:
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:
     """Yield a node's part in the requests of this monitor."""
-    standing = node.standing
+    contribution = node.contribution
     had_part = "drafted for" if node.author else "served"
-    yield "requests", f"{had_part} {counted(standing.requests, 'request')} seen here"
+    yield "requests", f"{had_part} {counted(contribution.requests, 'request')} seen here"
     if node.author:
-        hits = percent(standing.accepted / standing.drafted if standing.drafted else None)
-        drafted = counted(standing.drafted, "token")
-        yield "drafted", f"{drafted} in trees, {standing.accepted:,} of them right ({hits})"
-        share = standing.text_share
-        of_text = "" if share is None else f" of {counted(standing.text_tokens, 'token')}, {bar(share, 10)}"
+        hits = percent(contribution.accepted / contribution.drafted if contribution.drafted else None)
+        drafted = counted(contribution.drafted, "token")
+        yield "drafted", f"{drafted} in trees, {contribution.accepted:,} of them right ({hits})"
+        share = contribution.text_share
+        of_text = "" if share is None else f" of {counted(contribution.text_tokens, 'token')}, {bar(share, 10)}"
         yield "of the text", percent(share) + of_text
-    yield "failures", f"{standing.failed:,}" if standing.failed else "none"
-    for failure in reversed(standing.failures):
+    yield "failures", f"{contribution.failed:,}" if contribution.failed else "none"
+    for failure in reversed(contribution.failures):
         yield clock(failure.at_s, snapshot.began_unix_s), failure.text
 
 

@@ -71,7 +71,7 @@ class LiveSource:
             return
         asked = RequestDescription(prompt=prompt, strategy=options.strategy)
         if self._client is None:
-            self._requests.refuse(asked, "the swarm is not there; the monitor goes on trying to join it")
+            self._requests.refuse(asked, "the swarm does not answer; the monitor retries to join it")
             return
         messages: Prompt = [{"role": "user", "content": prompt}] if options.is_chat else prompt
         self._requests.begin(

@@ -13,6 +13,7 @@ from cosine_protocol.records import Role
 from cosine_tui.looks.formatting import counted, short_name
 from cosine_tui.state.snapshot import (
     ConnectionState,
+    Contribution,
     Event,
     EventKind,
     Moment,
@@ -20,7 +21,6 @@ from cosine_tui.state.snapshot import (
     RequestDescription,
     RequestState,
     Snapshot,
-    Standing,
     SwarmConnection,
 )
 from cosine_tui.state.tracked_request import TrackedRequest
@@ -48,7 +48,7 @@ class MonitorState:
         self._requests: dict[int, TrackedRequest] = {}
         self._numbers = count(1)
         self._authors: dict[str, int] = {}
-        self._standings: dict[str, Standing] = {}
+        self._contributions: dict[str, Contribution] = {}
 
     def number_of(self, peer_id: str) -> int:
         """Return the number, from 1, of a drafter in all snapshots."""
@@ -93,10 +93,10 @@ class MonitorState:
         before = request.progress
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
-            standing = self._standings.get(peer_id, Standing())
-            failures = (*standing.failures, Moment(now_s, f"request {request.number}: it {reason}"))
-            self._standings[peer_id] = replace(
-                standing, failed=standing.failed + 1, failures=failures[-KEPT_FAILURES:]
+            contribution = self._contributions.get(peer_id, Contribution())
+            failures = (*contribution.failures, Moment(now_s, f"request {request.number}: it {reason}"))
+            self._contributions[peer_id] = replace(
+                contribution, failed=contribution.failed + 1, failures=failures[-KEPT_FAILURES:]
             )
             names = ", ".join(map(short_name, progress.serving))
             then = f"{names} goes on" if progress.serving else "looking for another"
@@ -116,12 +116,14 @@ class MonitorState:
     ) -> None:
         request.end(state, now_s, error=error, account=account)
         for peer_id in request.peer_ids:
-            self._standings[peer_id] = _with_request(self._standings.get(peer_id, Standing()), peer_id, request)
+            self._contributions[peer_id] = _with_request(
+                self._contributions.get(peer_id, Contribution()), peer_id, request
+            )
         if state is RequestState.FAILED:
             self._note(EventKind.FAILED, f"request {request.number}: {error}", now_s)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        standings = self._standings_now()
+        contributions = self._contributions_now()
         emulated = sorted({node.record.emulated for node in self.nodes.values() if node.record.emulated})
         return Snapshot(
             at_s=now_s,
@@ -132,7 +134,8 @@ class MonitorState:
             problem=self._problem,
             connection=self.connection,
             nodes=tuple(
-                replace(node, standing=standings.get(node.peer_id, Standing())) for node in self.nodes.values()
+                replace(node, contribution=contributions.get(node.peer_id, Contribution()))
+                for node in self.nodes.values()
             ),
             bans=self.bans,
             requests=tuple(request.view() for request in self._requests.values()),
@@ -162,26 +165,28 @@ class MonitorState:
         self._passes[peer_id] = (now_s, passes)
         return (passes - before) / (now_s - before_s) if now_s > before_s and passes >= before else None
 
-    def _standings_now(self) -> dict[str, Standing]:
-        standings = dict(self._standings)
+    def _contributions_now(self) -> dict[str, Contribution]:
+        contributions = dict(self._contributions)
         for request in self._requests.values():
             if not request.state.is_over:
                 for peer_id in request.peer_ids:
-                    standings[peer_id] = _with_request(standings.get(peer_id, Standing()), peer_id, request)
-        return standings
+                    contributions[peer_id] = _with_request(
+                        contributions.get(peer_id, Contribution()), peer_id, request
+                    )
+        return contributions
 
 
-def _with_request(standing: Standing, peer_id: str, request: TrackedRequest) -> Standing:
+def _with_request(contribution: Contribution, peer_id: str, request: TrackedRequest) -> Contribution:
     reports = request.progress.drafters if request.progress else ()
     report = next((report for report in reports if report.peer_id == peer_id), None)
     if report is None:
-        return replace(standing, requests=standing.requests + 1)
+        return replace(contribution, requests=contribution.requests + 1)
     return replace(
-        standing,
-        requests=standing.requests + 1,
-        drafted=standing.drafted + report.drafted,
-        accepted=standing.accepted + report.accepted,
-        text_tokens=standing.text_tokens + request.tokens,
+        contribution,
+        requests=contribution.requests + 1,
+        drafted=contribution.drafted + report.drafted,
+        accepted=contribution.accepted + report.accepted,
+        text_tokens=contribution.text_tokens + request.tokens,
     )
 
 

@@ -109,7 +109,7 @@ class TrackedRequest:
 
     def note_generation_config(self, applied: AppliedConfig, now_s: float) -> None:
         if applied.options:
-            self._note(f"the model's own generation config gave {', '.join(applied.told_options())}", now_s)
+            self._note(f"the model's own generation config gave {', '.join(applied.options_text())}", now_s)
         if applied.not_honoured:
             lost = ", ".join(applied.not_honoured)
             self._note(f"the model's own {lost} cannot be honoured", now_s, is_alert=True)

@@ -120,7 +120,7 @@ export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | nul
     }
   }
   if (!of("verifier").length) verify("No verifier answers, so nothing is generated.");
-  if (of("verifier").length === 1) verify("There is one verifier alone: nobody goes on if it fails, or judges it.");
+  if (of("verifier").length === 1) verify("There is only one verifier: no other can replace or judge it.");
   if (!of("drafter").length) need("No drafter answers; where drafts pay, they make texts arrive sooner.", wish("drafter"));
   for (const domain of lackingDomains(swarm.nodes)) {
     need(`Nobody who answers drafts for ${domain}.`, wish("drafter", { expertise: domain }));

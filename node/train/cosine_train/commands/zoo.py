@@ -1,4 +1,4 @@
-"""`cosine-node zoo train`: drafters of one's own for any target."""
+"""`cosine-node zoo train`: trains drafters for any target."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class TrainingOptions:
         str | None,
         everyday(
             metavar="self",
-            help="self: the target writes the questions. A chat model, beside --texts if given.",
+            help="self: the target writes the questions. A chat model, in addition to --texts.",
         ),
     ] = None
     questions: Annotated[int, typer.Option(min=1, help="Number of questions that the target writes.")] = 4000
@@ -52,7 +52,7 @@ class TrainingOptions:
     ] = 1000
     head: Annotated[
         bool,
-        everyday("--head", help="Train a draft head, not a drafter. A verifier holds it beside the target."),
+        everyday("--head", help="Train a draft head, not a drafter. A verifier holds it with the target."),
     ] = False
     out: Annotated[Path | None, everyday(metavar="FOLDER", help="The drafter's folder.")] = None
     work: Annotated[
@@ -160,7 +160,8 @@ def train(
 ) -> None:
     """Train a drafter of your own.
 
-    It asks the target, here or through a swarm, and learns from its answers. Interrupted, it goes on.
+    It asks the target, here or through a swarm, and learns from its answers. The same command resumes an
+    interrupted training.
     """
     record = training.run(several(initial_peers), network)
     if as_json:

@@ -1,4 +1,4 @@
 """Drafters for any target, trained on its own answers (`zoo train`).
 
-In come a target and questions; out comes a small model with its card.
+Input: a target and questions. Output: a small model with its card.
 """

@@ -101,7 +101,7 @@ def distillation_loss(model: Any, batch: Batch) -> Tensor:
     hidden = model.base_model(input_ids=batch.tokens, use_cache=False)[0]
     logits = model.get_output_embeddings()(hidden[batch.at]).float()
     total = logits.logsumexp(-1)
-    # An additional column, which counts nowhere, receives the writes for -1.
+    # An additional column, which is ignored, receives the writes for -1.
     wide = torch.cat([logits, torch.full_like(logits[:, :1], -torch.inf)], 1)
     ids = torch.where(batch.likely < 0, logits.shape[1], batch.likely)
     named = logits.gather(1, batch.likely.clamp(min=0)) - total[:, None]

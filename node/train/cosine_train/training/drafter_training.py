@@ -173,7 +173,7 @@ def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> lis
     if settings.own_questions:
         target = source.target()
         if not isinstance(target, LocalTarget):
-            raise UsageError("A target writes its own questions on this machine alone; a swarm needs --texts.")
+            raise UsageError("A target writes its own questions only on this machine; a swarm needs --texts.")
         own = read_questions(
             write_own_questions(
                 target, source.codec, settings.work, count=settings.own_questions, seed=settings.seed, say=say

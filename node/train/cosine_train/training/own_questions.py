@@ -135,7 +135,7 @@ def opening_of(codec: TextTokenizer, before: Sequence[Message] = ()) -> tuple[in
     chats = [codec.encode_chat([*before, {"role": "user", "content": said}]) for said in ("?", "1", "x")]
     shared = next((i for i, tokens in enumerate(zip(*chats, strict=False)) if len(set(tokens)) > 1), 0)
     if not shared:
-        raise UsageError("The target's chat template tells nothing of where a user speaks; give --texts.")
+        raise UsageError("The target's chat template does not show where a user's turn begins; give --texts.")
     return chats[0][:shared]
 
 

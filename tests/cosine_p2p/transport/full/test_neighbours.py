@@ -100,7 +100,7 @@ def test_a_neighbour_is_met_at_its_private_addresses(
     machine: Machine, answer: bytes, found: tuple[str, ...]
 ) -> None:
     machine.answer = answer
-    assert run_virtual(machine.neighbours.places_of(PEER)) == found
+    assert run_virtual(machine.neighbours.private_maddrs_of(PEER)) == found
     assert machine.dialled == ([found] if found else [])
 
 
@@ -108,8 +108,8 @@ def test_a_neighbour_is_met_at_its_private_addresses(
 async def test_any_number_of_liars_can_cause_few_dials(machine: Machine) -> None:
     machine.answer, machine.listens = places(PLACE), False
     for number in range(2 * MAX_TRIES):
-        await machine.neighbours.places_of(identity_of(number).peer_id)
+        await machine.neighbours.private_maddrs_of(identity_of(number).peer_id)
     assert len(machine.dialled) == MAX_TRIES
     await asyncio.sleep(TRIES_WINDOW_S)
-    await machine.neighbours.places_of(identity_of(99).peer_id)
+    await machine.neighbours.private_maddrs_of(identity_of(99).peer_id)
     assert len(machine.dialled) == MAX_TRIES + 1
