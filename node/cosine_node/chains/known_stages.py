@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import median, median_low
+from statistics import median
 from typing import Final
 
 from cosine_engine.curve import CostCurve
@@ -36,7 +36,6 @@ from cosine_node.chains.search import (
     StagePlace,
     chain_seconds,
     find_chain,
-    loaded_pass_s,
 )
 from cosine_node.chains.traces import Contradiction
 from cosine_p2p.directory.coverage import unheld
@@ -58,18 +57,12 @@ LOST_S: Final = 1.0
 because of noise; with more, requests wait longer than for another chain."""
 MOST_OF_ONE_S: Final = 0.4
 """Largest delay counted for one pass, so that no single one is enough."""
-FEW_PASSES: Final = 4
-SLOWER: Final = 2.0
-LEAST_S: Final = 0.005
-"""A stage has lied about its speed if the median of `FEW_PASSES` or more is `SLOWER` times plus `LEAST_S`
-longer."""
 
 
 @dataclass(slots=True)
 class _Speed:
     passes_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_PASSES))
     lost_s: float = 0.0
-    has_lied: bool = False
 
 
 Measured = str | tuple[str, str]
@@ -86,15 +79,12 @@ class StageSpeeds:
         """Begin a new chain: keep only the median of a stage's earlier passes, and no delays."""
         known = self._speeds.get(what, now_s)
         if known is not None:
-            usual = deque([median(known.passes_s)], RECENT_PASSES)
-            self._speeds.note(what, _Speed(usual, has_lied=known.has_lied), now_s)
+            self._speeds.note(what, _Speed(deque([median(known.passes_s)], RECENT_PASSES)), now_s)
 
     def note(self, what: Measured, *, pass_s: float, expected_s: float, now_s: float) -> None:
         """Record a pass; one that is faster than expected reduces the total delay."""
         speed = self._speeds.get(what, now_s) or _Speed()
         speed.passes_s.append(pass_s)
-        is_slow = len(speed.passes_s) >= FEW_PASSES and median(speed.passes_s) >= SLOWER * expected_s + LEAST_S
-        speed.has_lied = speed.has_lied or is_slow
         speed.lost_s = max(0.0, speed.lost_s + min(MOST_OF_ONE_S, pass_s - expected_s))
         self._speeds.note(what, speed, now_s)
 
@@ -107,10 +97,6 @@ class StageSpeeds:
         """True if the delays in the present chain add up to `LOST_S`."""
         speed = self._speeds.get(what, now_s)
         return speed is not None and speed.lost_s >= LOST_S
-
-    def is_deceived(self, *, now_s: float) -> bool:
-        """True if some stage was slower than it had announced."""
-        return any(speed.has_lied for what, speed in self._speeds.items(now_s) if isinstance(what, str))
 
     def forgive(self, what: Measured, *, now_s: float) -> None:
         """Reset the delay, since there was no better stage."""
@@ -333,9 +319,8 @@ class KnownStages:
 
     def seconds(self, found: FoundChain, *, now_s: float) -> float:
         """The present expected time of a pass over a chain that was found earlier."""
-        floor_s = self._stranger_layer_s(now_s)
         present = [
-            one if record is None else self._place(record, floor_s, now_s)
+            one if record is None else self._place(record, now_s)
             for one in found.stages
             for record in [self._records.get(one.peer_id)]
         ]
@@ -369,10 +354,9 @@ class KnownStages:
         aside = self.disputes.set_aside(now_s).union(without, failed if unlike else ())
         asked = self._usable(now_s)
         levels = {} if unlike else self.disputes.levels([record.peer_id for record in asked], now_s=now_s)
-        floor_s = self._stranger_layer_s(now_s)
 
         def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
-            places = [self._place(record, floor_s, now_s) for record in records]
+            places = [self._place(record, now_s) for record in records]
             return find_chain(
                 [replace(place, pass_s=self._chance()) for place in places] if unlike else places,
                 layers=self.needs.layers,
@@ -434,18 +418,9 @@ class KnownStages:
 
         return estimated_rtt_s(place(one), place(other))
 
-    def _stranger_layer_s(self, now_s: float) -> float:
-        """The least assumed time of a layer at unmeasured stages: 0, or once a stage has lied, the median."""
-        if not self._records or not self.speeds.is_deceived(now_s=now_s):
-            return 0.0
-        offers = ((record.pass_us / 1e6, record.stage) for record in self._records.values())
-        return median_low(pass_s / len(offer.held) for pass_s, offer in offers if offer is not None)
-
-    def _place(self, record: NodeRecord, stranger_layer_s: float, now_s: float) -> StagePlace:
+    def _place(self, record: NodeRecord, now_s: float) -> StagePlace:
         """A stage, with its measured or else announced pass time."""
-        assert record.stage is not None
-        measured_s = self.speeds.pass_s(record.peer_id, now_s=now_s)
-        announced_s = loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1000)
+        announced = StagePlace.announced(record)
         # If distances were overestimated, the measured time is 0.
-        pass_s = measured_s or max(announced_s, stranger_layer_s * len(record.stage.held))
-        return StagePlace(record.peer_id, record.stage.held, pass_s)
+        measured_s = self.speeds.pass_s(record.peer_id, now_s=now_s)
+        return replace(announced, pass_s=measured_s) if measured_s else announced

@@ -52,11 +52,7 @@ def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
     digest, numerics, layers = kind
     coordinates = {record.peer_id: record.coordinate for record in records}
     places = [
-        StagePlace(
-            record.peer_id,
-            record.stage.held,
-            loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1e3),
-        )
+        StagePlace.announced(record)
         for record in records
         if record.stage is not None and (record.target_digest.hex(), record.numerics) == (digest, numerics)
     ]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 from cosine_p2p.directory.coverage import gaps_sentence, unheld
 from cosine_protocol.errors import CosineError
+from cosine_protocol.records import NodeRecord
 from cosine_protocol.stage import LayerRange
 
 USUAL_RTT_S: Final = 0.05
@@ -35,6 +36,13 @@ class StagePlace:
     peer_id: str
     layers: LayerRange
     pass_s: float = 0.0
+
+    @classmethod
+    def announced(cls, record: NodeRecord) -> Self:
+        """A stage as its record announces it."""
+        assert record.stage is not None, "the record of a stage"
+        pass_s = loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1000)
+        return cls(record.peer_id, record.stage.held, pass_s)
 
     def __str__(self) -> str:
         return f"Layers {self.layers} at {self.peer_id}"

@@ -159,12 +159,6 @@ def test_delays_add_up(passes_s: list[float], has_cost_much: bool) -> None:
     assert not speeds.has_cost_much("a", now_s=0.0)
 
 
-def test_who_takes_twice_as_long_as_announced_has_lied() -> None:
-    assert not measured(*[0.03] * 50).is_deceived(now_s=0.0)
-    assert not measured(0.2, 0.2).is_deceived(now_s=0.0)
-    assert measured(*[0.05] * 5).is_deceived(now_s=0.0)
-
-
 def test_a_fault_is_that_of_one_or_shared_by_two_and_they_add_up_until_they_are_forgotten() -> None:
     suspicions = Suspicions()
     suspicions.note(["liar", "first"], now_s=0.0)

@@ -128,12 +128,14 @@ in_chain: Final = as_test(lambda scene, halves: play(halves, scene), given=3, sh
     [
         (fed(Row.chain(0, (3,)), value=torch.nan), ErrorCode.BAD_ACTIVATIONS, "not finite numbers"),
         (feed_messages(0, [Row.chain(0, (3,))], bytes(7)), ErrorCode.BAD_ACTIVATIONS, "7 bytes of activations"),
+        (feed_messages(0, [Row.chain(0, (3,))]), ErrorCode.BAD_ACTIVATIONS, "0 bytes of activations"),
         (fed(Row(0, (3,), (5,), (4,))), ErrorCode.OUT_OF_STEP, "Parent 4 is not alive"),
         (fed(Row.chain(9, (3,))), ErrorCode.OUT_OF_STEP, "Sequence 9 is not open"),
         (fed(Row.chain(0, (VOCAB,))), ErrorCode.OUT_OF_STEP, "outside the vocabulary"),
         (fed(Row.chain(0, (3,) * (POOL_TOKENS + 1))), ErrorCode.OUT_OF_STEP, "longer than the context"),
         ([KeepPath(0, (4,))], ErrorCode.OUT_OF_STEP, "does not follow"),
         ([Results(0, ())], ErrorCode.MALFORMED, "unexpected Results"),
+        ([Probe(bytes(16), ())], ErrorCode.MALFORMED, "unexpected Probe"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -305,15 +307,6 @@ async def test_a_sequence_has_a_bounded_number_of_nodes(
     assert error.code == ErrorCode.OUT_OF_STEP and "Sequence 0 would have 9 nodes" in error.message
 
 
-@in_chain
-async def test_a_feed_without_activations_ends_the_chain(
-    stages: ServedStages, head: Channel, before: Channel
-) -> None:
-    for message in (OPEN, *feed_messages(0, [Row.chain(0, (3, 4))])):
-        before.post(message)
-    assert (await error_from(head)).code == ErrorCode.BAD_ACTIVATIONS
-
-
 @in_real_time
 async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
     models = load_untried(folder, ranges(2, 4), slots=6 * USUAL_TOKENS)
@@ -401,14 +394,6 @@ async def test_a_stage_answers_its_head_not_without_end(
     head.post(PROBE)
     error = await error_from(head)
     assert error.code == ErrorCode.OVERLOADED and "more tokens are probed than were fed" in error.message
-
-
-@in_chain
-async def test_a_stage_answers_no_probe_of_the_stage_before(
-    stages: ServedStages, head: Channel, before: Channel
-) -> None:
-    before.post(PROBE)
-    assert "unexpected Probe" in (await error_from(head)).message
 
 
 # Other heads may take the room of idle chains, but never that of working ones.
