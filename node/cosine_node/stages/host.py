@@ -211,29 +211,19 @@ class StageEngine(PagedEngine):
     def forward(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor | list[RowResult]:
         """Run one pass over at least one row; return results at the last stage, else activations [tokens, hidden].
 
-        `activations` are those of the stage before, None at the first. Raises `BadActivations`,
-        `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`, and then feeds nothing.
+        `activations` [tokens, hidden] are those of the stage before, None at the first. Raises `BadActivations` if
+        they are not finite, `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`, and then feeds
+        nothing.
         """
-        tokens = sum(len(row.tokens) for row in rows)
-        self._check(activations, tokens)
+        if activations is not None and not bool(torch.isfinite(activations).all()):
+            raise BadActivations(f"Activations are not finite numbers in {self.model.numerics}.")
         with self.feeding(rows) as feeds, torch.inference_mode():
 
             def run(wanted: list[int]) -> Tensor:
                 return self.model.packed.logits(feeds, wanted=wanted, entering=activations, store=self._store)
 
             is_last = self.model.layers.is_last
-            return row_results(feeds, run) if is_last else run(list(range(tokens)))
-
-    def _check(self, activations: Tensor | None, tokens: int) -> None:
-        if self.model.layers.is_first:
-            if activations is not None:
-                raise BadActivations("The first stage takes tokens, not activations.")
-            return
-        if activations is None or activations.shape != (tokens, self.model.hidden_width):
-            shape = "no activations" if activations is None else f"activations of the shape {[*activations.shape]}"
-            raise BadActivations(f"{tokens} tokens came with {shape}, not {[tokens, self.model.hidden_width]}.")
-        if activations.dtype != self.model.dtype or not bool(torch.isfinite(activations).all()):
-            raise BadActivations(f"Activations are not finite numbers in {self.model.numerics}.")
+            return row_results(feeds, run) if is_last else run(list(range(count_tokens(rows))))
 
 
 class HostedChain:
@@ -247,15 +237,15 @@ class HostedChain:
         self.close = close
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
-        """`StageEngine.forward` over bytes. Raises its errors, and `BadActivations` if the output is not finite."""
+        """`StageEngine.forward` over bytes, whose number is right. Raises its errors.
+
+        Raises `BadActivations` if the output is not finite, too.
+        """
         entering = None
         if activations is not None:
-            tokens, width, dtype = count_tokens(rows), self._model.hidden_width, self._model.dtype
-            if len(activations) != tokens * width * dtype.itemsize:
-                raise BadActivations(f"{len(activations)} bytes of activations came for {tokens} tokens.")
             # Copied into torch's own memory, since the rounding of products depends on alignment.
-            read = torch.frombuffer(bytearray(activations), dtype=dtype)
-            entering = read.view(tokens, width).to(self._model.device, copy=True)
+            read = torch.frombuffer(bytearray(activations), dtype=self._model.dtype)
+            entering = read.view(-1, self._model.hidden_width).to(self._model.device, copy=True)
         found = self._engine.forward(rows, entering)
         if isinstance(found, list):
             return found

@@ -85,20 +85,10 @@ def test_a_stage_takes_no_activations_but_those_it_can_use(folder: Path) -> None
         stage.open(sampling=Sampling(), prompt_tokens=3)
     passed = first.forward([row], None)
     assert isinstance(passed, torch.Tensor)
-    wrong: list[tuple[Any, str]] = [
-        (None, "with no activations"),
-        (passed[:2], r"of the shape \[2, 64\], not \[3, 64\]"),
-        (passed[None], r"of the shape \[1, 3, 64\]"),
-        (passed.double(), "not finite numbers in float32"),
-        (torch.where(passed == passed[1, 5], torch.nan, passed), "not finite numbers"),
-        (torch.where(passed == passed[2, 0], torch.inf, passed), "not finite numbers"),
-    ]
-    for activations, said in wrong:
-        with pytest.raises(BadActivations, match=said):
-            last.forward([row], activations)
+    for wrong in (torch.nan, torch.inf):
+        with pytest.raises(BadActivations, match="not finite numbers in float32"):
+            last.forward([row], torch.where(passed == passed[1, 5], wrong, passed))
         assert last.live_tokens == 0
-    with pytest.raises(BadActivations, match="takes tokens"):
-        first.forward([row], passed)
     with pytest.raises(OutOfPages):
         last.forward([Row.chain(1, range(3, 40)), Row.chain(0, range(3, 40))], torch.zeros(74, 64))
     assert len(last.forward([row], passed)) == 1
