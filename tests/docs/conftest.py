@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -12,7 +12,7 @@ from cosine_engine import zoo
 from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
 from tests.docs.pages import ROOT, blocks_of
 from tests.docs.processes import SOURCES, write_programs
-from tests.e2e.nodes import HOST, Node, close_all, free_port
+from tests.e2e.nodes import HOST, free_port, starting
 
 # One thread a process: they share the machine with the swarm.
 QUIET: Final = {"HF_HUB_OFFLINE": "1", "COSINE_THREADS": "1", "OMP_NUM_THREADS": "1", "COSINE_PORT": "0"}
@@ -56,20 +56,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     environment = {**os.environ, **QUIET, **homes, "COSINE_HOST_MADDR": HOST}
     environment["PATH"] = os.pathsep.join((str(programs), environment["PATH"]))
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)
-    nodes: list[Node] = []
-
-    def started(name: str, *arguments: Any) -> Node:
-        nodes.append(Node.start(name, arguments, folder, **environment))
-        return nodes[-1]
-
-    try:
-        boot = started("boot", "bootstrap").wait_ready()
+    with starting(folder, **environment) as start:
+        boot = start("boot", "bootstrap").wait_ready()
         metrics = str(free_port())
         peers = ("--initial-peers", boot.maddr)
-        started("verifier", "join", "--role", "verifier", "--metrics-port", metrics, *peers)
-        started("drafter", "join", "--role", "drafter", "--model", "zoo:draft-code", *peers)
-        gateway = started("gateway", "serve", *peers)
-        for node in nodes[1:]:
+        verifier = start("verifier", "join", "--role", "verifier", "--metrics-port", metrics, *peers)
+        drafter = start("drafter", "join", "--role", "drafter", "--model", "zoo:draft-code", *peers)
+        gateway = start("gateway", "serve", *peers)
+        for node in (verifier, drafter, gateway):
             node.wait_ready()
         names = {
             ADDRESS: boot.maddr,
@@ -79,5 +73,3 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             TOKENIZER: str(zoo.tokenizer_folder()),
         }
         yield Place(folder, environment, names)
-    finally:
-        close_all(nodes)

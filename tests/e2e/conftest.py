@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from tests.e2e.nodes import Node, close_all, open_nodes, own_home
+from tests.e2e.nodes import Node, open_nodes, own_home, starting
 
 TARGET: Final = "zoo:target"
 DRAFTERS: Final = {"code": "zoo:draft-code", "math": "ngram"}
@@ -61,28 +61,20 @@ def swarm_in(
     dtype: str | None = "float32",
     drafters: Mapping[str, str] = DRAFTERS,
 ) -> Iterator[Swarm]:
-    nodes: list[Node] = []
-
-    def started(name: str, *arguments: Any) -> Node:
-        nodes.append(Node.start(name, arguments, folder))
-        return nodes[-1]
-
-    try:
-        boot = started("boot", "bootstrap").wait_ready()
+    with starting(folder) as start:
+        boot = start("boot", "bootstrap").wait_ready()
         join = ["join", "--threads", "1", "--initial-peers", boot.maddr]
         join += ["--dtype", dtype] if dtype else []
-        verifier = started("verifier", *join, "--role", "verifier", "--model", target)
+        verifier = start("verifier", *join, "--role", "verifier", "--model", target)
         # Drafters find the kernels that it has compiled.
         verifier.wait_said('"loaded"')
         drafting = tuple(
-            started(name, *join, "--role", "drafter", "--model", model, "--expertise", name)
+            start(name, *join, "--role", "drafter", "--model", model, "--expertise", name)
             for name, model in drafters.items()
         )
         for node in (verifier, *drafting):
             node.wait_ready()
         yield Swarm(boot, verifier, drafting, folder, target, dtype)
-    finally:
-        close_all(nodes)
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +124,21 @@ def close_all(nodes: Sequence[Node]) -> None:
             node.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             node.kill()
+
+
+@contextmanager
+def starting(folder: Path, *, host: str = HOST, **environment: str) -> Iterator[Callable[..., Node]]:
+    """Yield a function that starts a node by its name and arguments; all of them end together."""
+    nodes: list[Node] = []
+
+    def start(name: str, *arguments: str) -> Node:
+        nodes.append(Node.start(name, arguments, folder, host=host, **environment))
+        return nodes[-1]
+
+    try:
+        yield start
+    finally:
+        close_all(nodes)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from cosine_p2p import AsyncClient
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import GenerationOptions
 from cosine_protocol.numerics import repeats
-from tests.e2e.nodes import Node
+from tests.e2e.nodes import starting
 
 PROMPTS: Final = (
     "What is the capital of France?",
@@ -51,15 +50,10 @@ def repetition(
     folder: Path, target: str, options: Sequence[str], *, tokens: int, prompts: Sequence[str] = PROMPTS
 ) -> tuple[str, list[set[str]]]:
     """Return the numerics of a new verifier, and the greedy texts of `RUNS` chats for each prompt."""
-    with ExitStack() as stack:
-
-        def start(name: str, *arguments: str) -> Node:
-            node = Node.start(name, arguments, folder)
-            stack.callback(node.close)
-            return node.wait_ready()
-
-        peer = start("bootstrap", "bootstrap").maddr
-        start("verifier", "join", "--role", "verifier", "--model", target, "--initial-peers", peer, *options)
+    with starting(folder) as start:
+        peer = start("bootstrap", "bootstrap").wait_ready().maddr
+        join = ("join", "--role", "verifier", "--model", target, "--initial-peers", peer, *options)
+        start("verifier", *join).wait_ready()
         return asyncio.run(_asked(peer, target, prompts, tokens))
 
 

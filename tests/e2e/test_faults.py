@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Final
 
 import pytest
 
 from cosine_p2p import AsyncClient
 from tests.e2e.conftest import EMULATED, Swarm
-from tests.e2e.nodes import Node
+from tests.e2e.nodes import Node, starting
 from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -25,13 +24,9 @@ def pair(swarm: Swarm) -> Iterator[tuple[Node, Node]]:
     """Two verifiers of a network of their own; the first is the faster one."""
     target = ("join", "--role", "verifier", "--model", "zoo:target", "--network", PAIR_NETWORK)
     place = ("--threads", "1", "--dtype", "float32", "--emulate")
-    with ExitStack() as stack:
-        first = Node.start("first", (*target, *place, EMULATED), swarm.folder)
-        stack.callback(first.close)
-        peers = ("--initial-peers", first.wait_ready().maddr)
-        second = Node.start("second", (*target, *place, SLOWER, *peers), swarm.folder)
-        stack.callback(second.close)
-        yield first, second.wait_ready()
+    with starting(swarm.folder) as start:
+        first = start("first", *target, *place, EMULATED).wait_ready()
+        yield first, start("second", *target, *place, SLOWER, "--initial-peers", first.maddr).wait_ready()
 
 
 @pytest.mark.thorough

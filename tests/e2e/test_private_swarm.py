@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 import pytest
 
 from cosine_p2p.trust.membership import read_swarm_file
-from tests.e2e.nodes import Node, run
+from tests.e2e.nodes import Node, run, starting
 from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [
@@ -50,12 +49,10 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("friends")
     founder = folder / "founder"
     assert run("swarm", "create", "friends", "--out", str(founder)).returncode == 0
-    with ExitStack() as stack:
+    with starting(folder) as start:
         member = ("--swarm", str(admitted(founder, "verifier")), "--identity", str(folder / "verifier.key"))
         kind = ("--role", "verifier", "--model", "zoo:target", "--dtype", "float32", "--threads", "1")
-        node = Node.start("private", ("join", *kind, *member), folder)
-        stack.callback(node.close)
-        yield Friends(node.wait_ready(), founder)
+        yield Friends(start("private", "join", *kind, *member).wait_ready(), founder)
 
 
 def test_members_by_certificate_and_by_link_generate_and_a_stranger_reads_why_it_may_not(friends: Friends) -> None:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from cosine_p2p.transport.addresses import MAX_TRIES, TRIES_WINDOW_S
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import issued
-from tests.e2e.nodes import Node, close_all, own_home
+from tests.e2e.nodes import Node, own_home, starting
 from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -114,9 +113,9 @@ async def texts_of(boot: Node, victim: Victim, transport: str) -> dict[str, obje
     return {"transport": transport, "right": right, "dials": dict(victim.calls), "windows": windows}
 
 
-async def measure(nodes: Sequence[Node], folder: Path) -> list[dict[str, object]]:
+async def measure(boot: Node, folder: Path) -> list[dict[str, object]]:
     async with AsyncExitStack() as stack:
-        victim, boot = Victim(), nodes[0]
+        victim = Victim()
         await victim.listen(stack)
         quiet = await texts_of(boot, victim, "light")
         await announce(boot, victim, stack, folder)
@@ -124,20 +123,21 @@ async def measure(nodes: Sequence[Node], folder: Path) -> list[dict[str, object]
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, own_home(Path(name)):
-        folder, nodes = Path(name), []
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        start = partial(Node.start, folder=folder, host=f"/ip4/{SWARM}/tcp/0")
-        try:
-            nodes.append(start("boot", ("bootstrap", "--network", NETWORK)).wait_ready())
-            join = ("join", "--threads", "1", "--network", NETWORK, "--initial-peers", nodes[0].maddr)
-            for role, model in (("verifier", "zoo:target"), ("drafter", "zoo:draft-literature")):
-                nodes.append(start(role, (*join, "--dtype", "float32", "--role", role, "--model", model)))
-            for node in nodes[1:]:
-                node.wait_ready()
-            print(json.dumps(asyncio.run(measure(nodes, folder))))  # noqa: T201  # for the test
-        finally:
-            close_all(nodes)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with (
+        tempfile.TemporaryDirectory() as name,
+        own_home(Path(name)),
+        starting(Path(name), host=f"/ip4/{SWARM}/tcp/0") as start,
+    ):
+        boot = start("boot", "bootstrap", "--network", NETWORK).wait_ready()
+        join = ("join", "--threads", "1", "--network", NETWORK, "--initial-peers", boot.maddr)
+        nodes = [
+            start(role, *join, "--dtype", "float32", "--role", role, "--model", model)
+            for role, model in (("verifier", "zoo:target"), ("drafter", "zoo:draft-literature"))
+        ]
+        for node in nodes:
+            node.wait_ready()
+        print(json.dumps(asyncio.run(measure(boot, Path(name)))))  # noqa: T201  # for the test
 
 
 @pytest.mark.soak
