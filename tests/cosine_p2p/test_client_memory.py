@@ -165,13 +165,7 @@ def test_swarms_and_targets_are_kept_apart_and_only_the_last_ones(file: Path) ->
         replace(sealed(1), owner=identity_of(2).peer_id),
         replace(sealed(1), data=b"rubbish"),
     ],
-    ids=[
-        "forged",
-        "of another role",
-        "lapsed",
-        "another owner",
-        "no record",
-    ],
+    ids=["forged", "of another role", "lapsed", "another owner", "no record"],
 )
 def test_what_no_reader_would_have_believed_is_left_out(file: Path, bad: SealedRecord) -> None:
     keep(file, bad, sealed(3))

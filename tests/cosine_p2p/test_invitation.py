@@ -28,9 +28,7 @@ TODAY = datetime.now(UTC).date()
     is_private=st.booleans(),
     last_day=st.none() | st.dates(),
 )
-def test_a_link_is_read_as_written(
-    addresses: list[str], network: str, is_private: bool, last_day: date | None
-) -> None:
+def test_links_are_read_back(addresses: list[str], network: str, is_private: bool, last_day: date | None) -> None:
     invitation = Invitation(addresses=tuple(addresses), network=network, is_private=is_private, last_day=last_day)
     assert Invitation.read(invitation.link) == invitation
     assert set(invitation.link).isdisjoint(" \t\n\"'`$&|;<>()*?[]{}!#\\")

@@ -80,9 +80,7 @@ def test_a_value_out_of_bounds_is_our_own_error_where_it_is_sent() -> None:
         (b"\0", (1,), b"", "differ in number"),
     ],
 )
-def test_an_inconsistent_block_is_refused(
-    parents: bytes, tokens: tuple[int, ...], confidences: bytes, reason: str
-) -> None:
+def test_bad_blocks_are_refused(parents: bytes, tokens: tuple[int, ...], confidences: bytes, reason: str) -> None:
     with pytest.raises(MalformedMessage, match=reason):
         NodeBlock(parents, tokens, confidences)
 

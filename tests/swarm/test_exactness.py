@@ -165,9 +165,7 @@ def test_a_token_that_stops_the_text_is_no_part_of_it() -> None:
     ("feature", "option"),
     [("shaping", {"presence_penalty": 1.0}), ("constraint", {"regex": "a+"}), ("logprobs", {"logprobs": 1})],
 )
-def test_peers_are_asked_for_known_features(
-    feature: str, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_have_known_features(feature: str, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != feature))
     prompt = prompt_of(random.Random("older"))
     assert generated(prompt, drafters=draft_engines(0.9), max_new_tokens=TOKENS).usage.completion_tokens == TOKENS

@@ -105,9 +105,7 @@ class FloodingDrafter:
 
 
 @in_a_swarm
-async def test_a_flooding_drafter_is_not_asked_again(
-    swarm: SimulatedSwarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flooding_drafter_is_dropped(swarm: SimulatedSwarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)
     await swarm.verifier(target_engine())
     honest = await swarm.drafter(draft_engine(0.9))

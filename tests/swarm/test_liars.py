@@ -11,13 +11,7 @@ from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.identity import Identity
-from tests.swarm.reference import (
-    VOCAB_TOKENS,
-    assert_freed,
-    draft_engine,
-    greedy_text,
-    target_engine,
-)
+from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, greedy_text, target_engine
 from tests.thoroughness import quick_first, soak_rest
 
 TOKENS = 96

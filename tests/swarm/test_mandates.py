@@ -97,9 +97,7 @@ def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() ->
 
 
 @pytest.mark.parametrize("changes", quick_rows([({"most_tokens": TOKENS // 2},), ({"lifetime_s": 1.0},)]))
-def test_past_its_tokens_or_its_end_a_mandate_is_void(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
+def test_a_mandate_ends_by_tokens_and_time(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     monkeypatch.setattr(
         "cosine_p2p.session.delegation.sign",
         lambda client, mandate, digest: sign(client, replace(mandate, **changes), digest=digest),

@@ -183,9 +183,7 @@ class Slow(MemoryDirectory):
 
 @pytest.mark.parametrize(("look_s", "patience_s"), [(0.0, 0.0), (0.0, PATIENCE_S), (OTHERS_SERVE_S, PATIENCE_S)])
 @in_a_swarm
-async def test_one_that_joined_before_the_loss_is_found(
-    swarm: SimulatedSwarm, look_s: float, patience_s: float
-) -> None:
+async def test_an_earlier_newcomer_is_found(swarm: SimulatedSwarm, look_s: float, patience_s: float) -> None:
     swarm.directory = directory = Slow()
     verifier = await swarm.verifier(target_engine())
     (record,) = await directory.find(Role.VERIFIER, ALL_TARGETS)
@@ -281,9 +279,7 @@ async def failed_over(
 
 @pytest.mark.parametrize(("is_warm", "seconds"), [(False, 5.0), (True, 0.2)])
 @in_a_swarm
-async def test_a_warm_spare_continues_a_long_prompt_at_once(
-    swarm: SimulatedSwarm, is_warm: bool, seconds: float
-) -> None:
+async def test_a_warm_spare_continues_at_once(swarm: SimulatedSwarm, is_warm: bool, seconds: float) -> None:
     resume_s, opened = await failed_over(swarm, warm_spare=is_warm)
     assert resume_s == pytest.approx(seconds, abs=0.1)
     # The first warming, those on the way, and the request itself.

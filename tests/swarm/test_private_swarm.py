@@ -98,7 +98,7 @@ async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
 
 
 @in_private
-async def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it(
+async def test_a_request_ends_with_the_certificate_of_its_client(
     swarm: SimulatedSwarm, private: PrivateSwarm, verifier: SimulatedMember, drafter: SimulatedMember
 ) -> None:
     client = await swarm.client()

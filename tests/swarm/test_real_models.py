@@ -271,9 +271,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("model", "form", "engine"), list(cases()))
-def test_texts_are_those_of_the_reference(
-    model: str, form: str, engine: str, tmp_path: Path, record_property: Any
-) -> None:
+def test_texts_of_references(model: str, form: str, engine: str, tmp_path: Path, record_property: Any) -> None:
     path = model_in(model, form, tmp_path)
     folder = unfold(path, is_served=True) if path.is_file() else path
     codec, eos, is_float32 = codec_of(folder), read_eos(folder), engine == "torch" or form == "F32"

@@ -145,9 +145,7 @@ def test_twelve_liars_in_one_range_are_outvoted_by_four_honest_verifiers(seed: i
 
 
 @pytest.mark.parametrize(("honest", "seed"), quick_rows([(2, 0), (3, 1), (1, 2), (2, 3)]))
-def test_two_heads_over_one_lying_stage_convict_nobody(
-    honest: int, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_heads_over_one_liar_convict_nobody(honest: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     found = outcome(honest=honest, liars=2, over_one_stage=True, seed=seed)
     assert not found.honest_convicted
     if honest >= 2:

@@ -140,9 +140,7 @@ def test_signals_are_handled_afterwards_as_before() -> None:
 
 
 @pytest.mark.parametrize(("bytes_wanted", "level"), [(1, logging.DEBUG), (0, logging.ERROR)])
-def test_a_peer_that_hangs_up_at_once_is_no_error(
-    caplog: pytest.LogCaptureFixture, bytes_wanted: int, level: int
-) -> None:
+def test_a_peer_that_hangs_up_is_no_error(caplog: pytest.LogCaptureFixture, bytes_wanted: int, level: int) -> None:
     """asyncio reports a callback of a listening socket that raises, provoked as the network library does."""
 
     async def read(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

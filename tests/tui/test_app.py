@@ -296,9 +296,7 @@ def test_the_palette_has_the_monitors_own_commands_and_reads_no_markup_in_a_stra
     played(play, snapshot=replace(SNAPSHOT, nodes=evil))
 
 
-def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words_and_without_colour_marks_are_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lost_swarm_stays_in_sight_and_without_colour_marks_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     reason = " ".join(f"reason{number}" for number in range(20))
     long = SwarmConnection(state=ConnectionState.LOST, since_s=55.0, reason=reason)

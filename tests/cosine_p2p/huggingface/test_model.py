@@ -40,9 +40,7 @@ def test_the_same_ids_as_transformers(model: SwarmModelForCausalLM, reference: A
     assert torch.equal(model.generate(prompt, max_length=30), reference.generate(prompt, max_length=30))
 
 
-def test_the_models_generation_config_is_the_default(
-    reference: Any, prompt: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_models_config_is_the_default(reference: Any, prompt: Any, caplog: pytest.LogCaptureFixture) -> None:
     own: dict[str, Any] = {
         "do_sample": True,
         "temperature": 0.7,
@@ -100,18 +98,14 @@ def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt:
         assert torch.equal(alone[0], three[index])
 
 
-def test_stop_strings_end_an_output(
-    model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any
-) -> None:
+def test_stop_strings_end_texts(model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any) -> None:
     text = tokenizer.decode(reference.generate(prompt, max_new_tokens=TOKENS)[0, prompt.shape[1] :])
     options = {"max_new_tokens": TOKENS, "stop_strings": [text[10:14]], "tokenizer": tokenizer}
     assert torch.equal(model.generate(prompt, **options), reference.generate(prompt, **options))
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_a_streamer_is_read_in_a_thread(
-    model: SwarmModelForCausalLM, tokenizer: Any, prompt: Any, is_list: bool
-) -> None:
+def test_a_streamer_has_the_text(model: SwarmModelForCausalLM, tokenizer: Any, prompt: Any, is_list: bool) -> None:
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60.0)
     block = prompt.tolist() if is_list else prompt
     outputs: list[Any] = []
@@ -124,9 +118,7 @@ def test_a_streamer_is_read_in_a_thread(
     assert text == tokenizer.decode(plain(outputs[0])[0][prompt.shape[1] :])
 
 
-def test_a_pipeline_gives_the_texts_of_the_model(
-    model: SwarmModelForCausalLM, reference: Any, tokenizer: Any
-) -> None:
+def test_a_pipeline_gives_the_same_texts(model: SwarmModelForCausalLM, reference: Any, tokenizer: Any) -> None:
     pipe, expected = (pipeline("text-generation", model=each, tokenizer=tokenizer) for each in (model, reference))
     chat = [{"role": "user", "content": "What is 3 plus 4?"}]
     greedy: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12}

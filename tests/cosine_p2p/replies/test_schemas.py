@@ -74,9 +74,7 @@ def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: An
 
 
 @given(BOUNDS, BOUNDS, st.booleans(), st.booleans(), BOUNDS)
-def test_an_accepted_number_is_valid(
-    low: float, high: float, is_above: bool, is_below: bool, number: float
-) -> None:
+def test_accepted_numbers_are_valid(low: float, high: float, is_above: bool, is_below: bool, number: float) -> None:
     names = "exclusiveMinimum" if is_above else "minimum", "exclusiveMaximum" if is_below else "maximum"
     schema = {"type": "number", names[0]: min(low, high), names[1]: max(low, high)}
     if takes(LLMatcher.grammar_from_json_schema(json.dumps(for_llguidance(schema))), json.dumps(number)):

@@ -136,13 +136,7 @@ def test_an_author_counts_if_its_signature_is_shown_before_the_commit() -> None:
         credit((5,), signer=4),
         credit((5,), d_0=bytes(16)),
     ],
-    ids=[
-        "nothing",
-        "other tokens",
-        "another author",
-        "another's signature",
-        "another request",
-    ],
+    ids=["nothing", "other tokens", "another author", "another's signature", "another request"],
 )
 def test_a_verifier_that_shows_no_signature_is_found_out_and_not_asked_again(shown: Credit | None) -> None:
     scene = delegated()

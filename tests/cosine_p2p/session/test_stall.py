@@ -3,15 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.session.stall import (
-    ANNOUNCED_S,
-    LEAST_TOKEN_S,
-    LONGEST_S,
-    SLACK,
-    STALL_S,
-    UNKNOWN_TOKEN_S,
-    Watch,
-)
+from cosine_p2p.session.stall import ANNOUNCED_S, LEAST_TOKEN_S, LONGEST_S, SLACK, STALL_S, UNKNOWN_TOKEN_S, Watch
 from cosine_p2p.trust.peer_memory import UsualSpeeds
 
 HOUR_S = 3600.0

@@ -13,9 +13,7 @@ def state(path: Path) -> StateFile:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 60, '{"a": "' + "x" * 64 + '"}'])
-def test_a_broken_file_is_empty_and_logged_once(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_is_empty_and_logged(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "state.json"
     path.write_text(text, "utf-8")
     file = state(path)

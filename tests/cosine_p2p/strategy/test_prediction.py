@@ -30,12 +30,7 @@ def after(output: Sequence[int], text: Sequence[int] = TEXT) -> Prediction:
 @pytest.mark.parametrize(
     ("output", "goes_on_at"),
     [([*TEXT[:10], 7], 11), ([*TEXT[:10], 7, 8], 12), ([*TEXT[:10], TEXT[14]], 15), ([7, 8], 0)],
-    ids=[
-        "another token",
-        "other tokens",
-        "some left out",
-        "new tokens before it",
-    ],
+    ids=["another token", "other tokens", "some left out", "new tokens before it"],
 )
 def test_where_it_was_left_it_is_drafted_where_it_may_come_back(output: list[int], goes_on_at: int) -> None:
     drafted = chains(after(output).draft())

@@ -153,9 +153,7 @@ def stated(name: str, templates: Any) -> dict[str, bytes]:
         ({}, None, None),
     ],
 )
-def test_the_template_is_found_in_every_place(
-    files: dict[str, bytes], plain: str | None, with_tools: str | None
-) -> None:
+def test_the_template_is_found(files: dict[str, bytes], plain: str | None, with_tools: str | None) -> None:
     templates = ChatTemplates.read(files)
     for expected, tools in ((plain, None), (with_tools, [TOOL])):
         if expected is None:

@@ -11,12 +11,7 @@ from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.model_defaults import KNOWN_TARGETS, apply_defaults, default_sampling
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.held_weights import HeldWeights
-from cosine_p2p.text.target import (
-    choose_digest,
-    parse_target,
-    read_ends,
-    read_target_facts,
-)
+from cosine_p2p.text.target import choose_digest, parse_target, read_ends, read_target_facts
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.gguf_samples import write_sample
@@ -65,9 +60,7 @@ def test_sharding_order_and_metadata_do_not_matter(folder: Path) -> None:
     ("stated", "eos_token", "ends"),
     [([7, 3], "<end>", (7, 3)), (7, {"content": "word"}, (7, 5)), (7, "unknown", (7,)), (None, "<end>", (3,))],
 )
-def test_the_tokenizers_end_ends_a_text(
-    stated: object, eos_token: object, ends: tuple[int, ...], folder: Path
-) -> None:
+def test_the_tokenizer_names_an_end(stated: object, eos_token: object, ends: tuple[int, ...], folder: Path) -> None:
     tokenizer = {"added_tokens": [{"id": 3, "content": "<end>"}], "model": {"vocab": {"word": 5}}}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))

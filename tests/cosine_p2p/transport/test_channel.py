@@ -78,20 +78,6 @@ async def test_a_breach_or_silence_ends_a_channel(said: list[Message], error: ty
 
 
 @in_virtual_time
-async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_first_answer_on() -> None:
-    async with Channel(await dialled(echoing, one_way_s=0.04), STATUS) as channel:
-        channel.post(AskStatus(1))
-        await channel.receive()
-        assert channel.rtt_s == pytest.approx(0.08)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10 * SILENCE_S):
-                await channel.receive()
-        assert channel.rtt_s == pytest.approx(0.08, abs=1e-6)
-        assert channel.remote_progress == StepCounts(7, 9)
-        assert channel.bytes_sent > 0 and channel.bytes_received > 0
-
-
-@in_virtual_time
 async def test_answers_to_guessed_pings_do_not_make_a_peer_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.draw_ping_number", lambda: OWN_PING)
     # The right number would count.
@@ -210,28 +196,3 @@ async def test_requests_share_one_link_for_each_protocol_and_hear_only_their_own
     for number, times in ((1, 2), (2, 1)):
         told = [delivery.message for delivery in heard[number] if delivery.message]
         assert told == [Error(number, 1, f"about {number}", None)] * times
-
-
-@in_virtual_time
-async def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
-    network = MemoryNetwork(one_way_s=0.01)
-    server = Server(network)
-    links = await server.links()
-    link = await links.get("server", VERIFY)
-    told: list[Delivery] = []
-    gone: list[Delivery] = []
-    link.subscribe(1, told.append)
-    link.subscribe(2, gone.append)
-    link.unsubscribe(2)
-    server.transport.vanish()
-    await asyncio.sleep(0.5)
-    assert [(d.message, d.lost) for d in told] == [(None, "the stream ended")]
-    assert gone == []
-    assert links.alive("server", VERIFY) is None
-    with pytest.raises(PeerLost, match="no such peer"):
-        await links.get("server", VERIFY)
-    network.transports["server"] = server.transport
-    again = await links.get("server", VERIFY)
-    assert again is not link
-    assert again.is_alive
-    await links.close()

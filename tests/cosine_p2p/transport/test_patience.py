@@ -15,7 +15,7 @@ from tests.scenes import in_virtual_time
     ("answers_at_s", "patience_s", "ended_s", "times"),
     [(5.0, JOIN_PATIENCE_S, 6.0, 3), (1e6, JOIN_PATIENCE_S, JOIN_PATIENCE_S, 30), (1e6, 0.0, 0.0, 0)],
 )
-def test_joining_is_repeated_until_patience_ends(
+def test_joining_is_repeated_for_a_while(
     answers_at_s: float, patience_s: float, ended_s: float, times: int
 ) -> None:
     noted: list[str] = []

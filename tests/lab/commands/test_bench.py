@@ -42,8 +42,6 @@ def test_the_report_is_written_beside_the_results(tmp_path: Path, run: Run) -> N
         (["report"], "There are no results in"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_2(
-    arguments: list[str], sentence: str, tmp_path: Path, run: Run
-) -> None:
+def test_mistakes_are_a_sentence_and_exit_2(arguments: list[str], sentence: str, tmp_path: Path, run: Run) -> None:
     told = run("bench", *arguments, "--out", str(tmp_path))
     assert told.code == 2 and told.err.startswith(f"Error: {sentence}") and told.err.count("\n") == 1

@@ -80,9 +80,7 @@ def test_bad_usage_is_one_sentence(run: Run, arguments: list[str], sentence: str
 
 
 @pytest.mark.parametrize("requests", quick_first([1, 3]))
-def test_an_interrupt_prints_partial_results(
-    run: Run, monkeypatch: pytest.MonkeyPatch, small: str, requests: int
-) -> None:
+def test_an_interrupt_prints_a_part(run: Run, monkeypatch: pytest.MonkeyPatch, small: str, requests: int) -> None:
     count = iter(range(1, 100))
 
     def interrupt_at(self: object) -> None:

@@ -8,12 +8,7 @@ from statistics import mean
 import pytest
 
 from cosine_engine.base import Choice, Engine, Row
-from cosine_lab.emulation.trace_engine import (
-    NEAR_TIE_MARGIN,
-    Law,
-    TraceDrafter,
-    TraceTarget,
-)
+from cosine_lab.emulation.trace_engine import NEAR_TIE_MARGIN, Law, TraceDrafter, TraceTarget
 from cosine_lab.emulation.traces import CANDIDATES, Trace, TraceSet
 from cosine_protocol.request import Sampling
 

@@ -9,14 +9,7 @@ import pytest
 
 from cosine_lab.experiments import ring
 from cosine_lab.experiments.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
-from cosine_lab.experiments.rtt import (
-    ALONE,
-    BESIDE,
-    EQUIPPED,
-    REMOTE,
-    RttOptions,
-    planned,
-)
+from cosine_lab.experiments.rtt import ALONE, BESIDE, EQUIPPED, REMOTE, RttOptions, planned
 from cosine_lab.experiments.tuning import TuningPlace
 
 

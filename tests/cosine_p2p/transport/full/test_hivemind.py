@@ -20,15 +20,7 @@ from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
-from tests.cosine_p2p.transport.full_nodes import (
-    Swarm,
-    directory_of,
-    echo,
-    in_swarm,
-    lost,
-    pid_of,
-    swarm,
-)
+from tests.cosine_p2p.transport.full_nodes import Swarm, directory_of, echo, in_swarm, lost, pid_of, swarm
 
 pytestmark = pytest.mark.network
 

@@ -83,9 +83,7 @@ async def test_an_absent_peer_is_reconnected_soon_without_failed_dials(world: Wo
 
 @pytest.mark.parametrize(("stood_still_s", "cut"), [(20.0, []), (40.0, [BOOT, OTHER])])
 @in_virtual_time
-async def test_all_peers_are_dialled_again_after_a_suspend(
-    world: World, stood_still_s: float, cut: list[str]
-) -> None:
+async def test_a_suspend_ends_all_connections(world: World, stood_still_s: float, cut: list[str]) -> None:
     running = asyncio.ensure_future(world.peers().run())
     await asyncio.sleep(2 * LOOK_S)
     world.stood_still_s = stood_still_s

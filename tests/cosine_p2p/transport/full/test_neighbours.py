@@ -96,9 +96,7 @@ def test_only_neighbours_are_told_private_addresses(machine: Machine, question: 
     ],
     ids=["one", "malformed", "no private ones", "many"],
 )
-def test_a_neighbour_is_met_at_its_private_addresses(
-    machine: Machine, answer: bytes, found: tuple[str, ...]
-) -> None:
+def test_neighbours_meet_at_private_addresses(machine: Machine, answer: bytes, found: tuple[str, ...]) -> None:
     machine.answer = answer
     assert run_virtual(machine.neighbours.private_maddrs_of(PEER)) == found
     assert machine.dialled == ([found] if found else [])
