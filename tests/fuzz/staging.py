@@ -1,6 +1,6 @@
 """A stage of a chain and two strangers: one claims to be the head, the other the previous stage."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.kv_pool import PagePool
 from cosine_engine.paged import PagedEngine
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import StageService
 from cosine_protocol.codec import encode
@@ -111,10 +112,7 @@ async def _serve(data: bytes) -> None:
     stage = ScriptedStage()
     transport = MemoryNetwork(one_way_s=0.001).join(SERVER.peer_id)
 
-    async def at_once(work: Callable[[], None]) -> None:
-        work()
-
-    passes = StagePasses(at_once)
+    passes = StagePasses(call_at_once)
     service = StageService(stage, transport=transport, target_digest=TARGET, passes=passes, inbox_bytes=4096)
     await play(data, service.handle, mend)
     assert not service.requests and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"

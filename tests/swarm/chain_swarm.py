@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from tests.protocol.samples import record_of
 from tests.scenes import as_test, in_virtual_time
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
+_T = TypeVar("_T")
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
 """The curve of an honest stage."""
 ONE_WAY_S: Final = 0.01
@@ -134,9 +135,9 @@ class ConductedStage(SimulatedStage):
         )
         service.conduct = self.conduct
 
-    async def _late(self, call: Callable[[], None]) -> None:
+    async def _late(self, work: Callable[[], _T]) -> _T:
         await asyncio.sleep(self.conduct.late_s)
-        await self._compute(call)
+        return await self._compute(work)
 
     def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks:
         # Chains that check others have smaller pools.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from cosine_engine.base import Engine, Row, RowResult
 from cosine_engine.curve import CostCurve
@@ -24,6 +24,7 @@ from cosine_node.stages.served_chain import ChainBooks
 from cosine_node.stages.service import StageService
 from cosine_protocol.stage import LayerRange
 
+_T = TypeVar("_T")
 LAYERS: Final = 64
 """Enough for the maximum number of parts of a scenario."""
 TOKEN_BYTES: Final = 8_192
@@ -120,19 +121,20 @@ class SimulatedStage:
         self.is_killed = True
         self.transport.vanish()
 
-    async def _compute(self, call: Callable[[], None]) -> None:
+    async def _compute(self, work: Callable[[], _T]) -> _T:
         """Perform work of the engine, which takes the time of the curve."""
         async with self._engine_is_free:
             self.fed_tokens = 0
-            call()
+            found = work()
             if not self.fed_tokens:
                 # The answer to a probe, which takes negligible time.
-                return
+                return found
             seconds = self.curve.seconds(self.fed_tokens)
             self.use.passes += 1
             self.use.tokens += self.fed_tokens
             self.use.busy_s += seconds
             await asyncio.sleep(seconds)
+            return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

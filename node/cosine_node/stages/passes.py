@@ -3,18 +3,16 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from cosine_node.passes.counts import StageCounts
+from cosine_p2p.request.offload import Offload
 from cosine_p2p.transport.channel import StepCounts
-from cosine_protocol.errors import CosineError
 
 WINDOW_S: Final = 30.0
 """The time of a few requests; a record is renewed when its load has changed."""
 _T = TypeVar("_T")
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs work in the engine's thread, one piece at a time."""
 
 
 class BusyShare:
@@ -46,7 +44,7 @@ class BusyShare:
 
 
 class StagePasses:
-    """Runs the passes of a stage by `offload`, each in `share` of the time.
+    """Runs the passes of a stage in the engine's thread, which is `offload`, each in `share` of the time.
 
     `least_s` returns the minimum duration of a pass by its tokens, for an emulated device; `note_pass` takes tokens
     and seconds of each pass.
@@ -90,21 +88,8 @@ class StagePasses:
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Run work in the engine's thread; wait for its end even if the chain ends meanwhile."""
-        found: list[_T] = []
-        errors: list[CosineError] = []
-
-        def call() -> None:
-            # Raised below, since here it would be lost if the chain has ended.
-            try:
-                found.append(work())
-            except CosineError as error:
-                errors.append(error)
-
-        running = asyncio.ensure_future(self._offload(call))
+        running = asyncio.ensure_future(self._offload(work))
         try:
-            await asyncio.shield(running)
+            return await asyncio.shield(running)
         finally:
             await asyncio.gather(running, return_exceptions=True)
-        if errors:
-            raise errors[0]
-        return found[0]

@@ -13,9 +13,9 @@ from cosine_node.chains.engine import StagedEngine
 from cosine_node.chains.links import ChainPlan, StageLinks
 from cosine_node.chains.search import StagePlace
 from cosine_node.stages.host import StageHost, StageModel
-from cosine_node.stages.passes import Offload, StagePasses
+from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.service import INBOX_BYTES, StageService
-from cosine_p2p.request.offload import Threads
+from cosine_p2p.request.offload import Offload, Threads
 from tests.engine.tiny_models import COMMON, VOCAB, build
 
 TARGET: Final = bytes(range(32))
@@ -61,11 +61,6 @@ class ServedStages:
 
 def head_of(links: StageLinks) -> StagedEngine:
     return StagedEngine(links, context_tokens=256)
-
-
-async def at_once(work: Callable[[], None]) -> None:
-    """Passes take no virtual time."""
-    work()
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ import torch
 from cosine_engine.base import PREFIX, Row
 from cosine_engine.pool_size import USUAL_TOKENS
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.stages.frames import feed_messages
 from cosine_node.stages.host import HostedChain, StageModel
 from cosine_node.stages.proof import PROBES_A_TOKEN
@@ -41,9 +42,10 @@ from cosine_protocol.stage import (
 from cosine_protocol.stream import Error
 from tests.engine.staged import load_untried, ranges
 from tests.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, served
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, served
 from tests.scenes import as_test, in_real_time, in_virtual_time
 
+_T = TypeVar("_T")
 WIDTH: Final = 64
 CHAIN: Final = bytes(16)
 OPEN: Final = OpenSequence(0, Sampling(), 3, None)
@@ -55,9 +57,9 @@ class Gate:
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
 
-    async def __call__(self, work: Callable[[], None]) -> None:
+    async def __call__(self, work: Callable[[], _T], /) -> _T:
         await self.is_open.wait()
-        work()
+        return work()
 
 
 def join_of(stages: ServedStages, *, number: int = 1, **changes: Any) -> Join:
@@ -106,7 +108,7 @@ async def play(
 ) -> None:
     """Run a scene with a head that has a chain at the last stage, and the peer before that stage."""
     network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
-    async with served(models, network=network, offload=gate or at_once, **options) as stages:
+    async with served(models, network=network, offload=gate or call_at_once, **options) as stages:
         async with stream_of(stages, "head", join_of(stages)) as head:
             assert await heard(head) == Joined(CHAIN)
             async with stream_of(stages, "before", Follow(CHAIN)) as before:
@@ -311,7 +313,7 @@ async def test_a_sequence_has_a_bounded_number_of_nodes(
 async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
     models = load_untried(folder, ranges(2, 4), slots=6 * USUAL_TOKENS)
     half = 3 * USUAL_TOKENS
-    async with served(models, offload=at_once) as stages:
+    async with served(models, offload=call_at_once) as stages:
         service = stages.services[1]
         assert service.room_tokens == half
 
@@ -352,8 +354,8 @@ def test_passes_of_a_stage_take_a_share_of_the_time(
 
 
 @in_real_time
-async def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
-    async with served(halves, offload=at_once) as stages, AsyncExitStack() as opened:
+async def test_a_head_has_few_chains_call_at_once(halves: list[StageModel]) -> None:
+    async with served(halves, offload=call_at_once) as stages, AsyncExitStack() as opened:
         for number in range(MAX_PEER_CHAINS):
             join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
             stream = await opened.enter_async_context(stream_of(stages, "head", join))
@@ -431,7 +433,7 @@ async def play_heads(
     network = MemoryNetwork(one_way_s=0.001)
     network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})
     models = load_untried(folder, ranges(4), slots=2 * HALF)
-    async with served(models, network=network, offload=at_once) as stages:
+    async with served(models, network=network, offload=call_at_once) as stages:
         async with AsyncExitStack() as opened:
             await scene(stages, lambda: Head(stages, opened))
         await asyncio.sleep(5)
