@@ -195,7 +195,7 @@ class ChainChecks:
     def _note_right(self, one: ChainTrace, other: ChainTrace) -> None:
         """Credit the stages of both chains that the other one confirms."""
         for peer_id in {*one.peer_ids} ^ {*other.peer_ids}:
-            self.disputes.note_right(peer_id, now_s=_now_s())
+            self.disputes.standings.note_right(peer_id, now_s=_now_s())
 
     async def _decide(
         self,

@@ -199,10 +199,6 @@ class Disputes:
         chances = [self.standings.audit_chance(each, CHECK_SHARE, now_s=now_s) for each in peer_ids]
         return max(chances, default=0.0)
 
-    def note_right(self, peer_id: str, *, now_s: float) -> None:
-        """Record that another holder of its layers has computed the same."""
-        self.standings.note_right(peer_id, now_s=now_s)
-
     def note_wrong(self, side: Collection[str], layers: LayerRange, *, now_s: float) -> None:
         """Record that a side lied: a single stage is rejected, several are set aside."""
         if len(side) == 1:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,8 +230,7 @@ class StageEngine(PagedEngine):
 class HostedChain:
     """Sequences of one chain at a stage, for one thread at a time; call `close` at the end."""
 
-    def __init__(self, model: StageModel, engine: StageEngine, number: int, close: Callable[[], object]) -> None:
-        self._model = model
+    def __init__(self, engine: StageEngine, number: int, close: Callable[[], object]) -> None:
         self._engine = engine
         self.number = number
         self.books: PagedEngine = engine
@@ -244,8 +244,9 @@ class HostedChain:
         entering = None
         if activations is not None:
             # Copied into torch's own memory, since the rounding of products depends on alignment.
-            read = torch.frombuffer(bytearray(activations), dtype=self._model.dtype)
-            entering = read.view(-1, self._model.hidden_width).to(self._model.device, copy=True)
+            model = self._engine.model
+            read = torch.frombuffer(bytearray(activations), dtype=model.dtype)
+            entering = read.view(-1, model.hidden_width).to(model.device, copy=True)
         found = self._engine.forward(rows, entering)
         if isinstance(found, list):
             return found
@@ -263,7 +264,7 @@ class StageHost:
         self._model = model
         self.grammars = grammars
         self._taken: dict[int, range] = {}
-        self._opened = 0
+        self._numbers = count()
         self.layers = model.layers
         self.numerics = model.numerics
         self.token_bytes = model.hidden_width * model.dtype.itemsize
@@ -295,7 +296,6 @@ class StageHost:
         engine = StageEngine(
             self._model, pool, first_slot=slots.start, first_sequence=first_sequence, grammars=self.grammars
         )
-        number = self._opened
-        self._opened += 1
+        number = next(self._numbers)
         self._taken[number] = slots
-        return HostedChain(self._model, engine, number, lambda: self._taken.pop(number, None))
+        return HostedChain(engine, number, lambda: self._taken.pop(number, None))
