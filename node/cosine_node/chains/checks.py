@@ -17,8 +17,6 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
-import numpy as np
-
 from cosine_engine.base import Row
 from cosine_engine.choice_gap import CANDIDATES
 from cosine_engine.kv_pool import PAGE_TOKENS
@@ -30,7 +28,6 @@ from cosine_node.chains.traces import (
     CHECK_TOKENS,
     ChainTrace,
     Contradiction,
-    Told,
     Witness,
     WitnessedPass,
     WitnessedSequence,
@@ -41,7 +38,7 @@ from cosine_node.chains.traces import (
     trace_of,
 )
 from cosine_node.stages.frames import ChainLost
-from cosine_node.stages.proof import VALUE_BYTES, Projections
+from cosine_node.stages.proof import VALUE_BYTES
 from cosine_protocol.errors import CosineError
 from cosine_protocol.stage import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES, FeedPart, Probe
 
@@ -276,38 +273,22 @@ async def _replay(engine: StagedEngine, sequence: int, piece: Sequence[Witnessed
         candidates=CANDIDATES if scored < len(piece) else 0,
     )
     links = engine.links
-    fed = WitnessedPass(links.fed, (), len(piece))
+    number = links.fed
     engine.begin([row])
     (result,) = engine.end([row], list(await links.answer()))
     if result.error is not None:
         raise result.error
     engine.keep(sequence, names)
-    fed.choices = [*[None] * scored, *result.choices]
-    said: list[list[Told] | None] = [[] for _ in links.plan.places]
-    start = 0
+    choices = [*[None] * scored, *result.choices]
+    found: list[WitnessedToken] = []
     for seed, run in groupby(piece, key=lambda each: each.fed.seed):
-        count = len(list(run))
-        assert seed is not None, "what is compared was asked for"
-        for number, traces in enumerate(await links.probe(Probe(seed, (FeedPart(fed.number, start, count),)))):
-            of_stage = said[number]
-            if traces is None or of_stage is None:
-                said[number] = None
-            else:
-                of_stage.append(told_of(traces[0], tokens=count))
-        start += count
-    fed.told = tuple(
-        None
-        if of_stage is None
-        else (_joined([told[0] for told in of_stage]), _joined([told[1] for told in of_stage]))
-        for of_stage in said
-    )
-    return [WitnessedToken(each.token, fed, index) for index, each in enumerate(piece)]
-
-
-def _joined(parts: Sequence[Projections | None]) -> Projections | None:
-    """One side of a stage's reports on consecutive parts; None if one is missing."""
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
+        assert seed is not None, "what is compared was probed"
+        tokens, start = [each.token for each in run], len(found)
+        said = await links.probe(Probe(seed, (FeedPart(number, start, len(tokens)),)))
+        fed = WitnessedPass(number, (), len(tokens), choices=choices[start : start + len(tokens)], seed=seed)
+        fed.told = tuple(None if traces is None else told_of(traces[0], tokens=fed.tokens) for traces in said)
+        found += [WitnessedToken(token, fed, index) for index, token in enumerate(tokens)]
+    return found
 
 
 def _now_s() -> float:
