@@ -39,6 +39,7 @@ from cosine_node.chains.traces import (
 )
 from cosine_node.stages.frames import ChainLost
 from cosine_node.stages.proof import VALUE_BYTES
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import CosineError
 from cosine_protocol.stage import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES, FeedPart, Probe
 
@@ -85,9 +86,7 @@ class ChainChecks:
 
     async def close(self) -> None:
         """Cancel all checks under way."""
-        for task in self._tasks:
-            task.cancel()
-        await self.idle()
+        await end_all(self._tasks)
 
     async def idle(self) -> None:
         """Wait until no check is under way."""

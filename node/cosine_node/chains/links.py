@@ -37,6 +37,7 @@ from cosine_node.stages.frames import ChainLost, feed_messages, results_of
 from cosine_node.stages.served_chain import IDLE_S
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import SILENCE_S, Channel
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.codec import Message
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.stage import (
@@ -303,9 +304,7 @@ class StageLinks:
                 yield links
             finally:
                 links.leave("The chain was given up.")
-                for task in listening:
-                    task.cancel()
-                await asyncio.gather(*listening, return_exceptions=True)
+                await end_all(listening)
 
     @property
     def applies_constraints(self) -> bool:

@@ -29,6 +29,7 @@ from cosine_node.serving.node import RunningNode, observing
 from cosine_node.serving.options import HeadOptions, NetworkOptions
 from cosine_node.serving.verify_role import VerifyRole
 from cosine_node.stages.frames import ChainLost
+from cosine_p2p.transport.patience import end_all
 from cosine_terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
@@ -111,9 +112,7 @@ async def _run(node: RunningNode, chain: StageChain, emit: Emit, stop: asyncio.E
     try:
         await node.run(emit, ending)
     finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await end_all(waiting)
 
 
 async def _next_chain(finder: ChainFinder, emit: Emit, stop: asyncio.Event) -> StageLinks | None:

@@ -29,6 +29,7 @@ from cosine_node.stages.frames import BadActivations, answer_of, apply_to_books,
 from cosine_node.stages.passes import StagePasses
 from cosine_node.stages.proof import ComputedFeed, ComputedFeeds, TooManyProbes, project
 from cosine_p2p.transport.channel import Channel
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.codec import Message
 from cosine_protocol.errors import (
     ErrorCode,
@@ -333,9 +334,7 @@ class ServedChain:
             self.fail(PeerError(ErrorCode.MALFORMED, f"of the stage before: {error}"))
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(tasks)
 
     async def _ended(self) -> None:
         await self.ended.wait()

@@ -27,6 +27,7 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol.errors import ErrorCode, MalformedMessage, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.stage import PROBES, STAGE, Follow, Join, Joined
@@ -168,9 +169,7 @@ class StageService:
                 self._tell(head, error)
             finally:
                 chain.ended.set()
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_all(tasks)
                 # No pass of it runs any more, so its slots are free.
                 chain.hosted.close()
                 del self._chains[join.chain]
