@@ -1,6 +1,6 @@
 """A pass through the layers of a decoder of the Llama or Gemma kind, as one kernel."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from cosine_engine.kernels.elements import (
     rotate_and_store,
 )
 from cosine_engine.kernels.products import FIRST_SCALED, GROUP, Inputs, round_inputs, times
+
+NONE: Final[int] = np.int64(0)  # type: ignore[assignment]  # Numba takes either.
+"""Zero as all other numbers are. For a literal, Numba would compile what is called with it once more."""
 
 
 class DecoderShape(NamedTuple):
@@ -189,7 +192,7 @@ def _feed_forward(layers: Layers, given: KernelPass, number: int, thread: Thread
     meet(thread)
 
 
-@compiled
+@inlined
 def _layer(layers: Layers, given: KernelPass, number: int, place: int, thread: Thread) -> None:
     """Write the last product of a layer, from its normed input. The activations at `place` go to the other one."""
     _attention(layers, given, number, thread)
@@ -222,7 +225,7 @@ def run_layers(layers: Layers, given: KernelPass, thread: Thread) -> int:
 
     Returns the place in `given.x` of the output of the last layer, or -1 if the pass was stopped.
     """
-    tokens, hidden, place = given.x.shape[1], layers.shape.hidden, 0
+    tokens, hidden, place = given.x.shape[1], layers.shape.hidden, NONE
     first, last = columns_of(hidden, thread)
     for layer in range(len(layers.norms)):
         if thread.number == 0:
@@ -261,7 +264,7 @@ def run_head(layers: Layers, given: KernelPass, embedded: Floats, thread: Thread
     normed = shaped(right.rows, (tokens, hidden))
     weight = floats_at(layers.norms[1, 1], (hidden,))
     add_norm(embedded, nothing, weight, layers.shape.eps, total, normed, first, last)
-    _add_and_norm(layers, given, (0, layers.norms[0, 0]), 0, thread)
+    _add_and_norm(layers, given, (NONE, layers.norms[0, 0]), NONE, thread)
     meet(thread)
     if thread.number == 0:
         # From the last token to the first, so that none is overwritten before it has moved.
@@ -273,8 +276,8 @@ def run_head(layers: Layers, given: KernelPass, embedded: Floats, thread: Thread
     meet(thread)
     _round(left, _matrix(layers, 0, 0), tokens, 2 * hidden, thread)
     meet(thread)
-    _layer(layers, given, 0, 1, thread)
-    _add_and_norm(layers, given, (0, layers.norms[1, 0]), 0, thread)
+    _layer(layers, given, NONE, NONE + 1, thread)
+    _add_and_norm(layers, given, (NONE, layers.norms[1, 0]), NONE, thread)
     meet(thread)
     if len(given.wanted):
         _logits(layers, given, thread)
