@@ -1,6 +1,5 @@
 """A drafter with another tokenizer: only its settled text is proposed, in the target's tokens."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,14 +22,10 @@ from cosine_engine.other_tokens.text_alignment import (
     whole_text,
 )
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.tokenizer_kinds import KINDS
 from tests.engine.recited import BYTES, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
-from tests.scenes import in_virtual_time
 
 DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
 """Pairs of (target, own) tokenizers."""
@@ -177,32 +172,6 @@ def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
     assert inner.fed_tokens <= len(BYTES.encode("The children")) + MAX_PASSES
 
 
-@in_virtual_time
-async def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
-    """Return a generation whose target knows the text in its tokens, helped by a model with other tokens."""
-    codec = TextTokenizer({"tokenizer.json": byte_level(400).to_str().encode()})
-    async with SimulatedSwarm(codec=codec) as swarm:
-        target = Reciter(PAIRS, TEXT, vocab_tokens=400)
-        await swarm.verifier(target)
-        drafter = Reciter(BYTES, TEXT, vocab_tokens=256)
-        if with_drafter:
-            await swarm.drafter(retokenized(drafter, target=PAIRS, own=BYTES))
-        client = await swarm.client()
-        generation = await client.generate("When the ferry", max_new_tokens=60)
-        await asyncio.sleep(30)
-        return generation, [target.open_sequences, drafter.open_sequences]
-
-
-def test_such_a_drafter_speeds_a_target_up_and_changes_nothing() -> None:
-    alone, _ = _generated(with_drafter=False)
-    helped, still_open = _generated(with_drafter=True)
-    assert helped.text == alone.text
-    assert TEXT.startswith("When the ferry" + helped.text)
-    assert helped.swarm.accepted > 0
-    assert helped.swarm.rounds < alone.swarm.rounds
-    assert still_open == [0, 0]
-
-
 GEMMA = PlainTokens(KINDS["byte fallback, as Gemma"]())
 LLAMA = PlainTokens(KINDS["byte fallback, as Llama 2"]())
 FALLBACK_DIRECTIONS = [(GEMMA, BYTES), (BYTES, GEMMA), (LLAMA, PAIRS)]
@@ -266,12 +235,6 @@ def test_what_is_settled_stays_whatever_follows(
     settled = tokens_of(target, own, before, text, After.MORE)
     longer = tokens_of(target, own, before, TEXT[cut : cut + length + 40], After.NOTHING)
     assert longer[: len(settled)] == settled
-
-
-def test_a_word_counts_once_something_else_has_begun() -> None:
-    assert tokens_of(PAIRS, BYTES, "the", " ferry", After.MORE) == []
-    assert tokens_of(PAIRS, BYTES, "the", " ferry l", After.MORE) == list(PAIRS.encode(" ferry"))
-    assert tokens_of(PAIRS, BYTES, "the", " ferry", After.NOTHING) == list(PAIRS.encode(" ferry"))
 
 
 def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:

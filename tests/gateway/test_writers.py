@@ -80,40 +80,6 @@ def test_the_last_piece_of_several_choices_carries_the_metrics(includes_usage: b
     assert bool(last["choices"]) is not includes_usage
 
 
-def test_a_chat_has_reasoning_and_calls_which_begin_with_their_names_in_pieces() -> None:
-    ending: Any = {"finish_reason": "stop", "tool_calls": CALLS, "reasoning_tokens": 4}
-    body = whole(CHATS, reply_events(ALL_PARTS, **ending))
-    (choice,) = body["choices"]
-    functions = [{"name": call.name, "arguments": call.arguments} for call in CALLS]
-    calls = [
-        {"id": call.call_id, "type": "function", "function": function}
-        for call, function in zip(CALLS, functions, strict=True)
-    ]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"] == {
-        "role": "assistant",
-        "content": "I look",
-        "refusal": None,
-        "reasoning_content": "let me see",
-        "reasoning": "let me see",
-        "tool_calls": calls,
-    }
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4, **NOT_PREDICTED}
-    cut = pieces(CHATS, reply_events(ALL_PARTS[1:6], finish_reason="length", tool_calls=CALLS[:1]))
-    begun = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "look_up", "arguments": ""}}
-    assert [piece["choices"][0]["delta"] for piece in cut] == [
-        {"role": "assistant", "content": ""},
-        {"reasoning_content": "see", "reasoning": "see"},
-        {"content": "I "},
-        {"content": "look"},
-        {"tool_calls": [begun]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"ci'}}]},
-        {},
-    ]
-    # A reply that ends within a call has the reason length.
-    assert cut[-1]["choices"][0]["finish_reason"] == "length"
-
-
 def test_a_response_has_an_item_for_everything_in_its_order() -> None:
     fields = {"tools": [LOOK_UP], "metadata": {"a": "b"}, "instructions": "Be brief."}
     body = whole(RESPONSES, reply_events(ALL_PARTS, reasoning_tokens=3), **fields)

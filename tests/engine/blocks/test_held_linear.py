@@ -19,7 +19,6 @@ from cosine_engine.torch import loading
 from cosine_engine.torch.load_self_test import check_exactness
 from cosine_engine.torch.loading import check_options, load_model
 from cosine_protocol.errors import UsageError
-from tests.engine.eagle.small_head import random_head
 from tests.engine.engines import rounded
 from tests.engine.gguf_models import tiny_gguf
 from tests.engine.loaded import torch_engine
@@ -52,18 +51,6 @@ def test_a_known_model_stays_exact() -> None:
     model.set_attn_implementation("eager")
     with torch.inference_mode():
         torch.testing.assert_close(model(ids).logits, expected(ids).logits, rtol=1e-4, atol=1e-5)
-
-
-def test_a_draft_head_holds_its_weights_so_too() -> None:
-    head = random_head()
-    rows = noise(5, 3 * 64)
-    with torch.inference_mode():
-        features = head.fuse(rows)
-        logits = head.logits(features)
-        assert hold(head, HALF) == 9
-        assert head.dtype is torch.float32
-        torch.testing.assert_close(head.fuse(rows), features, rtol=1e-2, atol=1e-2)
-        torch.testing.assert_close(head.logits(features), logits, rtol=1e-2, atol=1e-2)
 
 
 def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,14 +142,6 @@ def test_a_branch_is_drafted_as_if_it_were_alone() -> None:
     assert alone == [together[1].token, deeper[0].token]
 
 
-def test_a_text_may_begin_anywhere_and_needs_no_activations() -> None:
-    engine = head_engine()
-    _, result = read_text(engine, first=9)
-    assert len(result.choices) == len(TEXT) - 9
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-    assert len(engine.forward([Row.chain(sequence, [1, 2, 3])])[0].choices) == 3
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3, repetition_penalty=1.3)])
 def test_only_tokens_that_it_knows_are_drafted(sampling: Sampling) -> None:
     _, result = read_text(head_engine(), sampling=sampling)

@@ -162,13 +162,6 @@ def test_devices_are_found_by_the_names_that_users_give() -> None:
             find_device(cards, name)
 
 
-@pytest.mark.parametrize("weights", ["F32", "Q8_0"])
-def test_an_exact_engine_passes_the_self_test_and_is_left_empty(weights: str) -> None:
-    engine = llama_engine(pool_tokens=256, weights=weights)
-    check_exactness(engine, name="tiny", library="llama.cpp", is_exact=weights == "F32")
-    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens, engine.free_lanes) == (0, 0, 256, 64)
-
-
 def _shares_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix is shared without its first token."""
     own = LlamaContext.share

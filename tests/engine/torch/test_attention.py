@@ -1,7 +1,5 @@
 """Packed attention equals attention token by token over the keys that each may see, and so over latents."""
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,8 @@ from cosine_engine.forward import attention
 from cosine_engine.forward.attention import AttentionKernel, attend, packed_attention
 from cosine_engine.forward.kv_store import KvStore
 from cosine_engine.forward.pass_plan import (
-    AttentionMask,
     PassPlan,
     PathPlan,
-    mask_of,
     stale_slots,
 )
 from cosine_engine.forward.row_tiles import RowTiles, RowTileSet
@@ -200,45 +196,6 @@ def fed(row: Row, slots: list[int]) -> tuple[SequenceTree, Row]:
     tree = SequenceTree(sampling=Sampling(), prompt_tokens=1)
     tree.add(row, slots)
     return tree, row
-
-
-def slots_seen(mask: AttentionMask) -> list[set[int]]:
-    if mask.visible is None:
-        return [set(mask.key_slots.tolist())]
-    return [set(mask.key_slots[row].tolist()) for row in mask.visible]
-
-
-def a_tree(prefix_tokens: int) -> SequenceTree:
-    """Return a sequence that has kept some tokens, in slots that count down."""
-    tree = SequenceTree(sampling=Sampling(), prompt_tokens=1)
-    tree.begin([7] * prefix_tokens, range(1000, 1000 - prefix_tokens, -1))
-    return tree
-
-
-def random_rows(seed: int) -> Iterator[tuple[SequenceTree, Row]]:
-    """Return a tree after each of some rows: chains below any node if the seed is even, else trees."""
-    rng = random.Random(seed)
-    tree = a_tree(rng.randrange(4))
-    slots = iter(rng.sample(range(100), 100))
-    for first in range(0, 30, 6):
-        names = list(range(first, first + rng.randint(1, 6)))
-        parents = []
-        for number, name in enumerate(names):
-            chained = [*tree.nodes, PREFIX] if number == 0 else [name - 1]
-            parents.append(rng.choice([*tree.nodes, *names[:number], PREFIX] if seed % 2 else chained))
-        row = Row(0, tuple(names), tuple(names), tuple(parents))
-        tree.add(row, [next(slots) for _ in names])
-        yield tree, row
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_each_token_sees_the_prefix_its_ancestors_and_itself(seed: int) -> None:
-    for tree, row in random_rows(seed):
-        mask = mask_of(tree, row)
-        expected = [{*tree.slots, *(node.slot for node in tree.path(name))} for name in row.nodes]
-        assert slots_seen(mask) == expected
-        assert mask.query_indices.tolist() == [tree.nodes[name].index for name in row.nodes]
-        assert set(mask.key_slots.tolist()) == set().union(*expected)
 
 
 def test_what_a_former_owner_left_in_a_page_is_stale_until_the_page_is_begun() -> None:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from cosine_engine.forward.kv_store import KvStore
-from cosine_engine.kv_pool import PAGE_TOKENS, WindowPages
-from cosine_engine.pool_size import TokenBytes
+from cosine_engine.kv_pool import PAGE_TOKENS
 from cosine_engine.torch.engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
 from tests.engine.tiny_models import LATENT, SHARING, build, pool_bytes
@@ -18,23 +16,6 @@ FLOAT32_BYTES = 4
 
 def states(heads: int, width: int) -> torch.Tensor:
     return torch.ones(1, heads, 1, width)
-
-
-def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
-    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=5)
-    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
-    key, value = states(2, 8), states(2, 8)
-    whole, near = store.layer(0, key, value), store.layer(1, key, value, window=5)
-    # The same tensors, but not the same pages.
-    assert (whole.keys.shape[2], near.keys.shape[2]) == (8 * PAGE_TOKENS + 1, 3 * PAGE_TOKENS)
-    layer_bytes = FLOAT32_BYTES * 2 * (8 + 8)
-    assert store.token_bytes == TokenBytes(2 * layer_bytes, windowed=layer_bytes, window_tokens=5)
-    windows.take(6)
-    near.keys.fill_(1)
-    whole.keys.fill_(1)
-    store.clear(np.array([6 * PAGE_TOKENS + 3]))
-    assert [int(slot) for slot in (near.keys[0, 0, :, 0] == 0).nonzero()] == [3]
-    assert [int(slot) for slot in (whole.keys[0, 0, :, 0] == 0).nonzero()] == [6 * PAGE_TOKENS + 3]
 
 
 def test_of_a_token_a_model_keeps_its_latents_alone_and_shared_keys_once() -> None:

@@ -1,10 +1,8 @@
 """The facts about the machine that serves the page, and the layers that fit."""
 
 import asyncio
-import json
 from typing import Any
 from unittest.mock import Mock
-from urllib.request import urlopen
 
 import pytest
 from starlette.requests import Request
@@ -18,7 +16,7 @@ from cosine_node.stages.parts import PartSizes
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage import LayerRange
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
-from tests.gateway.gateways import asked, served
+from tests.gateway.gateways import asked
 
 MIB = 2**20
 SIZES = PartSizes(layers_bytes=(10 * MIB,) * 8, embedding_bytes=0, output_bytes=0, common_bytes=0)
@@ -90,17 +88,6 @@ def test_only_who_sits_at_the_machine_is_told(client: tuple[str, int] | None, is
 def test_a_stranger_is_refused() -> None:
     refused = asked("GET", "/v1/machine")
     assert refused.status == 403 and refused.error["code"] == "not_here"
-
-
-@pytest.mark.network
-def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(*_: str) -> None:
-        return None
-
-    monkeypatch.setattr(own_machine, "target_sizes", unknown)
-    with served() as gateway, urlopen(f"{gateway.base_url}/machine", timeout=60) as reply:
-        found = json.load(reply)
-    assert found["fits"] is None and found["memory_bytes"] > 0
 
 
 def test_sizes_are_unknown_without_pytorch_or_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

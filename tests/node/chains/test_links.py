@@ -5,7 +5,6 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,8 +40,7 @@ from cosine_protocol.stage import (
 )
 from cosine_protocol.stream import SHAPING
 from tests.engine.local_chain import LocalLinks
-from tests.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.engine.staged import load_untried, ranges, whole_engine
+from tests.engine.staged import load_untried, ranges
 from tests.engine.tiny_models import VOCAB
 from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, served
 from tests.scenes import in_real_time
@@ -57,24 +55,6 @@ def stages(folder: Path) -> list[StageModel]:
 async def off_loop(work: Callable[[], Any]) -> Any:
     """Run work in a thread, as a verifier does."""
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-@in_real_time
-async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, stages: list[StageModel]) -> None:
-    whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
-    requests = draw_requests(4, vocab_tokens=VOCAB, longest=40, seed=3)
-    for asked in requests:
-        asked.expected = serve_alone(whole, asked, 5)
-    async with served(stages) as swarm:
-        head = swarm.network.join("head")
-        async with StageLinks.opened(head, swarm.plan(first_sequence=7)) as chain:
-            engine = head_of(chain)
-            for asked in requests:
-                assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
-            different = await off_loop(lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4))
-            assert different == 0 and engine.open_sequences == 0
-            assert not chain.lost.is_set()
-        await until(lambda: swarm.is_idle)
 
 
 @pytest.mark.parametrize(("number", "layers"), [(0, "0:1"), (1, "1:3"), (2, "3:4")])

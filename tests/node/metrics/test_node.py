@@ -134,22 +134,6 @@ def test_generations_are_added_up() -> None:
     } == {"drafter": 32, "copied": 5, "forced": 6, "home": 3, "target": 17}
 
 
-def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:
-    registry = CollectorRegistry()
-    GenerationMetrics(registry, model_name=MODEL).observe_abandoned(generation(completion_tokens=3))
-    assert generation_value(registry, "generation_tokens_total") == 3
-    assert generation_value(registry, "request_success_total", finished_reason="abort") == 1
-    assert generation_value(registry, "e2e_request_latency_seconds_count") is None
-    # Short outputs have no time per further token.
-    registry = CollectorRegistry()
-    metrics = GenerationMetrics(registry, model_name=MODEL)
-    metrics.observe(generation(completion_tokens=1))
-    metrics.observe(generation(completion_tokens=0))
-    assert generation_value(registry, "time_to_first_token_seconds_count") == 1
-    assert generation_value(registry, "time_per_output_token_seconds_count") is None
-    assert generation_value(registry, "e2e_request_latency_seconds_count") == 2
-
-
 HOST = "127.0.0.1"
 
 

@@ -3,7 +3,6 @@
 import random
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,22 +10,12 @@ from cosine_engine.curve import CostCurve
 from cosine_node.passes.learned_curve import LearnedCurve
 
 IDLE = CostCurve(((1, 0.036), (2, 0.055), (4, 0.062), (8, 0.067), (16, 0.120)))
-MEMORY_IS_SHARED = CostCurve(((1, 0.068), (2, 0.069), (4, 0.070), (8, 0.072), (16, 0.125)))
-PROCESSOR_IS_SHARED = CostCurve(tuple((tokens, 2 * seconds) for tokens, seconds in IDLE.points))
 
 
 def run(learned: LearnedCurve, device: CostCurve, lengths: list[int], *, noise: float = 0.0) -> None:
     chance = random.Random(0)
     for tokens in lengths:
         learned.note_pass(tokens, elapsed_s=device.seconds(tokens) * (1 + noise * chance.uniform(-1, 1)))
-
-
-@pytest.mark.parametrize("device", [MEMORY_IS_SHARED, PROCESSOR_IS_SHARED])
-def test_it_becomes_what_passes_of_all_lengths_take(device: CostCurve) -> None:
-    learned = LearnedCurve(IDLE)
-    run(learned, device, [1, 2, 4, 8, 16] * 60, noise=0.1)
-    for tokens, seconds in device.points:
-        assert learned.curve.seconds(tokens) == pytest.approx(seconds, rel=0.05)
 
 
 def test_long_passes_under_load_are_forgotten_by_short_ones_without() -> None:

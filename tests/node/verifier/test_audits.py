@@ -194,14 +194,3 @@ async def test_whoever_comes_takes_the_place_of_an_audit(bench: Bench, caller: C
     assert (await caller.until(Error)).code == ErrorCode.OVERLOADED
     await client.until(FinalMessage)
     await verdict_of(caller, asked(2))
-
-
-@played(play, protocol=AUDIT)
-async def test_an_audit_ends_with_its_stream(bench: Bench, caller: Caller) -> None:
-    other = await bench.caller()
-    other.post(asked(1, tokens=400))
-    await other.hear_for(0.005)
-    assert bench.service.requests == 1
-    await bench.hang_up(other)
-    await asyncio.sleep(0.1)
-    assert bench.service.requests == 0

@@ -17,17 +17,16 @@ from cosine_node.passes.runner import ServedEngine
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.session.drafts import Drafts, SignedDraft, is_drafter
 from cosine_protocol.codec import Message
 from cosine_protocol.digests import request_digest
-from cosine_protocol.draft import Draft, Fragment, Mandate
+from cosine_protocol.draft import Mandate
 from cosine_protocol.fields import decode_body
-from cosine_protocol.identity import Identity, sign, verify
+from cosine_protocol.identity import Identity, sign
 from cosine_protocol.request import Request
 from cosine_protocol.stream import Account, FinishReason
 from cosine_protocol.stream import Final as FinalMessage
-from cosine_protocol.verify import VERIFY, Cancel, Commit, Credit, Declined, Delegate, Open, Pacing, Report, Revoke
-from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
+from cosine_protocol.verify import VERIFY, Cancel, Credit, Declined, Delegate, Open, Pacing, Revoke
+from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, request_of
 from tests.scenes import as_test, in_virtual_time
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)
@@ -96,38 +95,6 @@ async def coordinated(caller: Caller, *, number: int = 1, pacing: Pacing = Pacin
     request = request_of(CALLER.peer_id, max_new_tokens=TOKENS, nonce=bytes([number]) * 16)
     caller.post(Open(number, request, (), pacing, (DRAFTER.peer_id,)), delegate(request, number=number, **changes))
     return request
-
-
-@coordinating
-async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_what_it_decides(
-    bench: Bench, caller: Caller, drafter: DrafterService
-) -> None:
-    request = await coordinated(caller)
-    await caller.until(FinalMessage)
-    shown, output = Drafts(request_digest(request)), list[int]()
-    proven, bodies = 0, []
-    for message in caller.heard:
-        if isinstance(message, Credit):
-            assert message.author == 1
-            bodies.append(message.body)
-            fragment = Fragment(message.body, message.signature)
-            signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
-            verify(**signed, digest=request_digest(request), signature=message.signature)
-            shown.add(1, SignedDraft(fragment), decode_body(Draft, message.body))
-        elif isinstance(message, Commit):
-            nodes = shown.commit(message.position, message.tokens, message.authors)
-            drafted = [node for author, node in zip(message.authors, nodes, strict=True) if is_drafter(author)]
-            assert None not in drafted
-            proven += len(drafted)
-            output += message.tokens
-    assert tuple(output) == expected_output(request, bench.engine)
-    assert proven > TOKENS // 4
-    assert len(bodies) == len(set(bodies))
-    reports = [message for message in caller.heard if isinstance(message, Report)]
-    assert (reports[0].author, reports[0].why) == (0, "the verifier asks 1 drafters")
-    assert any(report.author == 1 and report.why.startswith("asked to draft, 2 ms") for report in reports)
-    assert (reports[-1].author, reports[-1].why) == (1, "")
-    assert 0 < reports[-1].nodes <= drafter.counts.sent_nodes
 
 
 @pytest.mark.parametrize(
