@@ -21,9 +21,7 @@ from cosine_protocol.verify import Credit, Delegate
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26).
 LEAST_RTT_PASSES: Final = 0.25
 LEAST_RTT_S: Final = 0.005  # Round trips on one machine take 1 to 4 ms (measured).
-DRAFTER_SILENCE_S: Final = (
-    10.0  # Twice the time that a delegate waits for a drafter (`cosine_p2p.session.drafters`).
-)
+DRAFTER_SILENCE_S: Final = 10.0  # Twice a delegate's wait for a drafter (`cosine_p2p.session.drafters`).
 
 
 class Coordinator(Enum):

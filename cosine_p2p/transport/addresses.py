@@ -151,7 +151,7 @@ MAX_HOSTS: Final = 4096  # Bounds memory.
 _SHARED: Final = IPv4Network("100.64.0.0/10")  # Networks of carriers and overlays (RFC 6598).
 
 
-class AddressScope(IntEnum):
+class Scope(IntEnum):
     """The machines that can reach an address, fewest last."""
 
     NONE = 0
@@ -160,34 +160,34 @@ class AddressScope(IntEnum):
     LOOPBACK = 3
 
 
-def scope_of(host: str) -> AddressScope:
+def scope_of(host: str) -> Scope:
     """The scope of an IP address; `NONE` for one that is no unicast address, or that embeds another."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
-        return AddressScope.NONE
+        return Scope.NONE
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         elif address.sixtofour is not None or address.teredo is not None:
-            return AddressScope.NONE
+            return Scope.NONE
     if address.is_loopback:
-        return AddressScope.LOOPBACK
+        return Scope.LOOPBACK
     # Link-local addresses include those at which clouds give machines their keys.
     if address.is_multicast or address.is_unspecified or address.is_link_local:
-        return AddressScope.NONE
+        return Scope.NONE
     if address.version == 4 and address in _SHARED:
-        return AddressScope.PRIVATE
+        return Scope.PRIVATE
     if address.is_private and not address.is_reserved:
-        return AddressScope.PRIVATE
-    return AddressScope.PUBLIC if address.is_global and not address.is_reserved else AddressScope.NONE
+        return Scope.PRIVATE
+    return Scope.PUBLIC if address.is_global and not address.is_reserved else Scope.NONE
 
 
 class DialPolicy:
     """Permits dials to hosts in records: to private hosts or this machine only if a `given` host is as near."""
 
     def __init__(self, given: Iterable[str]) -> None:
-        self._widest = max([AddressScope.PUBLIC, *map(scope_of, given)])
+        self._widest = max([Scope.PUBLIC, *map(scope_of, given)])
         self._tries = Remembered[str, list[float]](MAX_HOSTS)
 
     def note_given(self, host: str) -> None:
@@ -196,8 +196,8 @@ class DialPolicy:
 
     def permits(self, host: str, *, now_s: float) -> bool:
         scope = scope_of(host)
-        if scope is not AddressScope.PUBLIC:
-            return AddressScope.NONE < scope <= self._widest
+        if scope is not Scope.PUBLIC:
+            return Scope.NONE < scope <= self._widest
         recent = [at_s for at_s in self._tries.get(host) or () if now_s - at_s < TRIES_WINDOW_S]
         return len(recent) < MAX_TRIES
 
@@ -224,7 +224,7 @@ def range_of(maddr: str) -> str:
         address = parse_address(maddr)
     except ValueError:
         return ""
-    if address.host_kind not in PREFIX_BITS or scope_of(address.host) is not AddressScope.PUBLIC:
+    if address.host_kind not in PREFIX_BITS or scope_of(address.host) is not Scope.PUBLIC:
         return ""
     return str(ip_network(f"{address.host}/{PREFIX_BITS[address.host_kind]}", strict=False))
 

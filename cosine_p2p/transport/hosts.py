@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from cosine_p2p.transport.addresses import Address, AddressScope, scope_of
+from cosine_p2p.transport.addresses import Address, Scope, scope_of
 
 RESOLVE_S: Final = 2.0  # Names that take longer are ignored; a dial resolves them again.
 _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")  # Unassigned addresses (RFC 5737, RFC 3849) on the default route.
@@ -52,5 +52,5 @@ def mtu_bytes(host: str) -> int | None:
 
 def is_behind_nat(local: Iterable[str], remotes: Iterable[str]) -> bool:
     """True if a peer has a public address and this machine has none."""
-    is_public = any(scope_of(host) is AddressScope.PUBLIC for host in local)
-    return not is_public and any(scope_of(host) is AddressScope.PUBLIC for host in remotes)
+    is_public = any(scope_of(host) is Scope.PUBLIC for host in local)
+    return not is_public and any(scope_of(host) is Scope.PUBLIC for host in remotes)

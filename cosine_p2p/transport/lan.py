@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Interface, ip_address
 from typing import TYPE_CHECKING, Final
 
-from cosine_p2p.transport.addresses import AddressScope, scope_of
+from cosine_p2p.transport.addresses import Scope, scope_of
 from cosine_p2p.transport.reach import LEAST_PORT, parsed
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import public_key_of
@@ -44,7 +44,7 @@ def local_links() -> tuple[IPv4Interface, ...]:
 
     ips = (ip for adapter in ifaddr.get_adapters() for ip in adapter.ips)
     found = [IPv4Interface((ip.ip, ip.network_prefix)) for ip in ips if isinstance(ip.ip, str)]
-    return tuple(link for link in found if scope_of(str(link.ip)) is AddressScope.PRIVATE)
+    return tuple(link for link in found if scope_of(str(link.ip)) is Scope.PRIVATE)
 
 
 def listening_at(host_maddrs: Iterable[str], links: Sequence[IPv4Interface]) -> dict[IPv4Interface, int]:
@@ -67,7 +67,7 @@ def near_maddrs(peer_id: str, hosts: Iterable[str], port: int, links: Iterable[I
     near = [
         host
         for host in hosts
-        if scope_of(host) is AddressScope.PRIVATE and any(ip_address(host) in network for network in networks)
+        if scope_of(host) is Scope.PRIVATE and any(ip_address(host) in network for network in networks)
     ]
     return tuple(
         f"/ip4/{host}/tcp/{port}/p2p/{peer_id}" for host in near[:MAX_HOSTS] if LEAST_PORT <= port < 65_536

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cosine_p2p.transport.addresses import Address, AddressScope, parse_address, scope_of
+from cosine_p2p.transport.addresses import Address, Scope, parse_address, scope_of
 
 OBSERVERS: Final = 4  # Peers that must see one address before libp2p punches (go-libp2p 0.32, `ActivationThresh`).
 LEAST_PORT: Final = 1024  # Lower ports belong to services of routers and printers.
@@ -65,7 +65,7 @@ class Findings:
 
 
 def judge_reach(found: Findings) -> Reachable:
-    public = [maddr for maddr in found.own if scope_at(maddr) is AddressScope.PUBLIC]
+    public = [maddr for maddr in found.own if scope_at(maddr) is Scope.PUBLIC]
     only = "over IPv6 alone" if _is_v6_only(found.own) else ""
     relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
     if found.dialled_back:
@@ -129,10 +129,10 @@ def parsed(maddr: str) -> Address | None:
         return None
 
 
-def scope_at(maddr: str) -> AddressScope:
+def scope_at(maddr: str) -> Scope:
     """The scope of the IP address (or of the relay's) in a multiaddr."""
     address = parsed(maddr)
-    return scope_of(address.host) if address is not None else AddressScope.NONE
+    return scope_of(address.host) if address is not None else Scope.NONE
 
 
 def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
@@ -141,10 +141,10 @@ def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
     def rank(maddr: str) -> tuple[int, bool, bool]:
         address = parsed(maddr)
         if address is None:
-            return AddressScope.LOOPBACK + 1, True, True
+            return Scope.LOOPBACK + 1, True, True
         is_name = address.host_kind.startswith("dns")
-        scope = AddressScope.PUBLIC if is_name else scope_of(address.host) or AddressScope.LOOPBACK + 1
-        return scope, scope is AddressScope.PRIVATE and address.host not in local, not address.is_plain_tcp
+        scope = Scope.PUBLIC if is_name else scope_of(address.host) or Scope.LOOPBACK + 1
+        return scope, scope is Scope.PRIVATE and address.host not in local, not address.is_plain_tcp
 
     return sorted(dict.fromkeys(maddrs), key=rank)
 
@@ -156,14 +156,12 @@ def _relay_of(maddr: str) -> str | None:
 
 def _of_this_network(own: Sequence[str]) -> tuple[str, ...]:
     """The addresses of the widest scope."""
-    widest = min((scope for maddr in own if (scope := scope_at(maddr))), default=AddressScope.NONE)
+    widest = min((scope for maddr in own if (scope := scope_at(maddr))), default=Scope.NONE)
     return tuple(maddr for maddr in own if scope_at(maddr) is widest)
 
 
 def _is_v6_only(own: Iterable[str]) -> bool:
     kinds = {
-        address.host_kind
-        for address in map(parsed, own)
-        if address and scope_of(address.host) != AddressScope.LOOPBACK
+        address.host_kind for address in map(parsed, own) if address and scope_of(address.host) != Scope.LOOPBACK
     }
     return kinds == {"ip6"}

@@ -12,7 +12,6 @@ from cosine_tui.state.feed import Feed
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import (
     ConnectionState,
-    Contribution,
     DrafterView,
     Event,
     EventKind,
@@ -24,6 +23,7 @@ from cosine_tui.state.snapshot import (
     Snapshot,
     Speeds,
     SwarmConnection,
+    Tally,
     TextRun,
 )
 from tests.cosine_p2p import samples
@@ -156,7 +156,7 @@ def account_of() -> Generation:
     )
 
 
-CONTRIBUTION = Contribution(
+TALLY = Tally(
     requests=3,
     drafted=240,
     accepted=42,
@@ -167,7 +167,7 @@ CONTRIBUTION = Contribution(
 NODES = (
     node_of(VERIFIER),
     node_of(SPARE, reason=LOST_REASON, since_s=50.0, rtt_s=None, passes_per_s=None),
-    drafter_of(CODE, "code", 1, contribution=CONTRIBUTION, emulated="60/6@10"),
+    drafter_of(CODE, "code", 1, tally=TALLY, emulated="60/6@10"),
     drafter_of(MATH, "math", 2, requests=16),
 )
 EVENTS = (

@@ -8,25 +8,9 @@ from cosine_p2p.request.results import Chunk
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
 from cosine_tui.state.monitor_state import KEPT_REQUESTS, MonitorState, node_events, why_lost
-from cosine_tui.state.snapshot import (
-    Contribution,
-    Event,
-    EventKind,
-    NodeView,
-    RequestDescription,
-    RequestState,
-)
+from cosine_tui.state.snapshot import Event, EventKind, NodeView, RequestDescription, RequestState, Tally
 from tests.cosine_p2p.samples import TARGET
-from tests.tui.snapshots import (
-    LOST_REASON,
-    SPARE,
-    VERIFIER,
-    node_of,
-    peer_id_of,
-    progress_of,
-    sight_of,
-    survey_of,
-)
+from tests.tui.snapshots import LOST_REASON, SPARE, VERIFIER, node_of, peer_id_of, progress_of, sight_of, survey_of
 
 ASKED = RequestDescription(prompt="Add", strategy="cosine")
 
@@ -64,10 +48,10 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     assert state.snapshot(6.0).note == "emulated devices: 60/6@10"
 
 
-def test_the_contribution_of_a_drafter_counts_running_and_finished_requests() -> None:
+def test_the_tally_of_a_drafter_counts_running_and_finished_requests() -> None:
     state = new_state()
     state.add_survey(survey_of(sight_of(3)), 1.0)
-    assert state.snapshot(1.0).nodes[0].contribution == Contribution()
+    assert state.snapshot(1.0).nodes[0].tally == Tally()
     for _ in range(2):
         log = state.add_request(ASKED, 1.0)
         log.note_chunk(Chunk("x", (1, 2, 3, 4), peer_id_of(3)), rounds=1, now_s=1.5)
@@ -75,10 +59,8 @@ def test_the_contribution_of_a_drafter_counts_running_and_finished_requests() ->
     before = state.snapshot(2.0).nodes[0]
     state.end_request(log, RequestState.FINISHED, 3.0)
     node = state.snapshot(3.0).nodes[0]
-    assert (
-        node.contribution == before.contribution == Contribution(requests=2, drafted=40, accepted=6, text_tokens=8)
-    )
-    assert node.contribution.text_share == pytest.approx(0.75) and node.author == 1
+    assert node.tally == before.tally == Tally(requests=2, drafted=40, accepted=6, text_tokens=8)
+    assert node.tally.text_share == pytest.approx(0.75) and node.author == 1
 
 
 def test_old_requests_are_forgotten_and_running_ones_never() -> None:

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cosine_p2p.dht.cells import Placement
 from cosine_p2p.dht.postings import PostingChecker, RecordOpener, RecordStore, dht_key
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import (
-    MAX_KNOWN_PEERS,
-    AddressBook,
-    AddressScope,
-    DialPolicy,
-    parse_address,
-    scope_of,
-)
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressBook, DialPolicy, Scope, parse_address, scope_of
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.initial_peers import InitialPeers, elapsed_s, is_dialable
@@ -104,7 +97,7 @@ class HivemindTransport:
         sweep_socket_folders()
         anchors = (*config.relays, *config.initial_peers)
         hosts = await hosts_of([address for maddr in anchors if (address := parsed(maddr)) is not None])
-        if config.listens and not any(scope_of(host) is AddressScope.PUBLIC for host in hosts):
+        if config.listens and not any(scope_of(host) is Scope.PUBLIC for host in hosts):
             # Without public peers there is no NAT to traverse.
             config = replace(config, listens=False)
         transport = cls(config)
@@ -328,7 +321,7 @@ class HivemindTransport:
         """Wait a moment for a direct connection: a stream stays on the connection on which it was opened."""
         own = await self.visible_maddrs()
         if self._relayed.get(peer_id, asyncio.get_running_loop().time()) or not any(
-            scope_at(maddr) is AddressScope.PUBLIC for maddr in own
+            scope_at(maddr) is Scope.PUBLIC for maddr in own
         ):
             return
         for _ in range(PUNCH_LOOKS):
@@ -388,7 +381,7 @@ class HivemindTransport:
 
             with suppress(PeerLost):
                 named = (await ask_identity(ask, peer_id, timeout_s=QUESTION_S)).maddrs
-                quic = [maddr for maddr in named if "/quic-v1" in maddr and scope_at(maddr) is AddressScope.PUBLIC]
+                quic = [maddr for maddr in named if "/quic-v1" in maddr and scope_at(maddr) is Scope.PUBLIC]
                 if not quic or any("/quic-v1" in maddr for maddr in maddrs):
                     return
                 await daemon.disconnect(peer_id)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cosine_p2p.transport.addresses import AddressScope, scope_of
+from cosine_p2p.transport.addresses import Scope, scope_of
 from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.patience import end_all
@@ -39,11 +39,11 @@ class InitialPeers:
     ) -> None:
         self.maddrs = {peer_of(maddr): maddr for maddr in reversed(maddrs)}
         # An absent public peer does not make the network a local one.
-        self.are_public = any(scope_of(host) is AddressScope.PUBLIC for host in hosts)
+        self.are_public = any(scope_of(host) is Scope.PUBLIC for host in hosts)
         self.local = local_hosts(hosts)
         self._hosts = tuple(hosts)
         # Loopback addresses do not change with the network.
-        self._are_here = bool(hosts) and all(scope_of(host) is AddressScope.LOOPBACK for host in hosts)
+        self._are_here = bool(hosts) and all(scope_of(host) is Scope.LOOPBACK for host in hosts)
         self._daemon = daemon
         self._looked_at_s = elapsed_s()
         self.on_met: Callable[[], None] = lambda: None

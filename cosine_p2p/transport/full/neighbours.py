@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from multiaddr import Multiaddr
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, MAX_TRIES, TRIES_WINDOW_S, AddressScope, scope_of
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, MAX_TRIES, TRIES_WINDOW_S, Scope, scope_of
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.initial_peers import is_dialable
 from cosine_p2p.transport.full.questions import (
@@ -108,7 +108,7 @@ class Neighbours:
     async def _host_seen_by(self, peer_id: str) -> str | None:
         with suppress(PeerLost):
             address = parsed((await ask_identity(self._ask_peer, peer_id, timeout_s=QUESTION_S)).seen_at)
-            if address is not None and scope_of(address.host) is AddressScope.PUBLIC:
+            if address is not None and scope_of(address.host) is Scope.PUBLIC:
                 return address.host
         return None
 
@@ -120,5 +120,5 @@ def _is_place(maddr: str) -> bool:
         and address.is_plain_tcp
         and address.relay is None
         and address.port >= LEAST_PORT
-        and scope_of(address.host) is AddressScope.PRIVATE
+        and scope_of(address.host) is Scope.PRIVATE
     )

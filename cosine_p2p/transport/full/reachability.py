@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressScope, scope_of
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Scope, scope_of
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.initial_peers import LOOK_S, InitialPeers
 from cosine_p2p.transport.full.questions import QUESTION_S, ask_dial_back, ask_identity, ask_reservation
@@ -78,7 +78,7 @@ class Reachability:
         self._asks_relays = asks_relays
         self._on_change = on_change
         # A node with a public address tries it before relays.
-        self._is_hopeful = any(scope_of(host) is AddressScope.PUBLIC for host in initial.local)
+        self._is_hopeful = any(scope_of(host) is Scope.PUBLIC for host in initial.local)
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
@@ -202,9 +202,7 @@ class Reachability:
                 await (await self._daemon()).close()
             return
         # The address that works here, and those that the relay names: light clients need one over TCP.
-        public = [
-            maddr for maddr in told.maddrs if scope_at(maddr) is AddressScope.PUBLIC and "/p2p-circuit" not in maddr
-        ]
+        public = [maddr for maddr in told.maddrs if scope_at(maddr) is Scope.PUBLIC and "/p2p-circuit" not in maddr]
         places = dict.fromkeys(maddr.partition("/p2p/")[0] for maddr in (*([given] if given else ways), *public))
         asked.circuits[relay] = tuple(
             f"{place}/p2p/{relay}/p2p-circuit/p2p/{self._peer_id}" for place in list(places)[:MAX_PLACES]
@@ -219,7 +217,7 @@ class Reachability:
         finally:
             self._has_answer.set()
         asked.asked_back += 1
-        if reached is not None and scope_at(reached) is AddressScope.PUBLIC:
+        if reached is not None and scope_at(reached) is Scope.PUBLIC:
             whole = f"{reached.partition('/p2p/')[0]}/p2p/{self._peer_id}"
             asked.dialled_back = tuple(dict.fromkeys((*asked.dialled_back, whole)))
 
@@ -227,9 +225,9 @@ class Reachability:
         self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], *, has_changed: bool
     ) -> None:
         asked = self._asked
-        if not self._is_named and not any(scope_of(host) is AddressScope.PUBLIC for host in self._initial.local):
+        if not self._is_named and not any(scope_of(host) is Scope.PUBLIC for host in self._initial.local):
             # Peers see the router's address, which leads here only after a successful dial-back.
-            own = [maddr for maddr in own if scope_at(maddr) is not AddressScope.PUBLIC]
+            own = [maddr for maddr in own if scope_at(maddr) is not Scope.PUBLIC]
         findings = Findings(
             own=tuple(own),
             dialled_back=asked.dialled_back,
@@ -252,6 +250,6 @@ def public_peers(ways: Mapping[str, Sequence[str]], first: Collection[str] = ())
     found = [
         peer_id
         for peer_id, maddrs in ways.items()
-        if any(scope_at(maddr) is AddressScope.PUBLIC and "/p2p-circuit" not in maddr for maddr in maddrs)
+        if any(scope_at(maddr) is Scope.PUBLIC and "/p2p-circuit" not in maddr for maddr in maddrs)
     ]
     return sorted(found, key=lambda peer_id: peer_id not in first)

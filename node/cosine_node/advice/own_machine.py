@@ -22,7 +22,7 @@ from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_p2p.directory.coverage import coverage_as_objects
 from cosine_p2p.survey import NodeSight
 from cosine_p2p.text.target import parse_target
-from cosine_p2p.transport.addresses import AddressScope, scope_of
+from cosine_p2p.transport.addresses import Scope, scope_of
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.reach import is_relayed
@@ -131,5 +131,5 @@ async def _reachability(records: Sequence[NodeRecord]) -> Finding:
         announce_maddrs=(),
         relays=(),
         ways=[way for way in tried if isinstance(way, Way)],
-        local=[host for host in local_hosts(()) if scope_of(host) is not AddressScope.NONE],
+        local=[host for host in local_hosts(()) if scope_of(host) is not Scope.NONE],
     )

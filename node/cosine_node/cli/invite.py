@@ -20,7 +20,7 @@ from cosine_p2p.invitation import (
     follow_invitations,
 )
 from cosine_p2p.storage.identity_file import default_identity_file, load_identity
-from cosine_p2p.transport.addresses import AddressScope
+from cosine_p2p.transport.addresses import Scope
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.transport.lan import find_neighbours
 from cosine_p2p.transport.reach import scope_at
@@ -46,8 +46,8 @@ SEED_BYTES: Final = 32
 QUIET_ZONE: Final = 2
 """Width of the light margin of a QR code in modules; readers find codes with less than the standard's four."""
 NOT_FAR: Final = {
-    AddressScope.LOOPBACK: "Only this machine reaches these addresses.",
-    AddressScope.PRIVATE: "Only machines of this local network reach these addresses.",
+    Scope.LOOPBACK: "Only this machine reaches these addresses.",
+    Scope.PRIVATE: "Only machines of this local network reach these addresses.",
 }
 
 

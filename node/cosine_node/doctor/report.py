@@ -10,15 +10,15 @@ from typing import Final
 
 from cosine_engine.processor import processor_name
 from cosine_node.doctor.finding import Finding
-from cosine_p2p.transport.addresses import AddressScope, scope_of
+from cosine_p2p.transport.addresses import Scope, scope_of
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.__version__ import __version__
 
 PACKAGES: Final = ("torch", "transformers", "numba", "hivemind", "libp2p", "xllamacpp", "starlette")
 KINDS: Final = {
-    AddressScope.PUBLIC: "public",
-    AddressScope.PRIVATE: "private",
-    AddressScope.LOOPBACK: "loopback",
+    Scope.PUBLIC: "public",
+    Scope.PRIVATE: "private",
+    Scope.LOOPBACK: "loopback",
 }
 PEER: Final = re.compile(r"\b(?:12D3KooW[1-9A-HJ-NP-Za-km-z]{44}|Qm[1-9A-HJ-NP-Za-km-z]{44})\b")
 MULTIADDR: Final = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)/[^\s,;'\"`)]+")

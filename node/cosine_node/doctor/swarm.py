@@ -17,7 +17,7 @@ from cosine_node.doctor.reach import Way, connect, judge_reachability, parse_nod
 from cosine_node.serving.options import NetworkOptions
 from cosine_p2p.dht.peer_clocks import PeerClocks, span
 from cosine_p2p.storage.identity_file import load_identity
-from cosine_p2p.transport.addresses import AddressScope, scope_of
+from cosine_p2p.transport.addresses import Scope, scope_of
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hosts import local_hosts
@@ -88,7 +88,7 @@ async def look_at_peers(network: NetworkOptions) -> AsyncIterator[Finding]:
         announce_maddrs=network.announce_maddrs,
         relays=network.relays,
         ways=[way for way in tried[: len(network.initial_peers)] if isinstance(way, Way)],
-        local=[host for host in local_hosts(()) if scope_of(host) is not AddressScope.NONE],
+        local=[host for host in local_hosts(()) if scope_of(host) is not Scope.NONE],
     )
 
 

@@ -61,18 +61,18 @@ def _speed_and_load(node: NodeView) -> Facts:
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:
     """Yield a node's part in the requests of this monitor."""
-    contribution = node.contribution
+    tally = node.tally
     had_part = "drafted for" if node.author else "served"
-    yield "requests", f"{had_part} {counted(contribution.requests, 'request')} seen here"
+    yield "requests", f"{had_part} {counted(tally.requests, 'request')} seen here"
     if node.author:
-        hits = percent(contribution.accepted / contribution.drafted if contribution.drafted else None)
-        drafted = counted(contribution.drafted, "token")
-        yield "drafted", f"{drafted} in trees, {contribution.accepted:,} of them right ({hits})"
-        share = contribution.text_share
-        of_text = "" if share is None else f" of {counted(contribution.text_tokens, 'token')}, {bar(share, 10)}"
+        hits = percent(tally.accepted / tally.drafted if tally.drafted else None)
+        drafted = counted(tally.drafted, "token")
+        yield "drafted", f"{drafted} in trees, {tally.accepted:,} of them right ({hits})"
+        share = tally.text_share
+        of_text = "" if share is None else f" of {counted(tally.text_tokens, 'token')}, {bar(share, 10)}"
         yield "of the text", percent(share) + of_text
-    yield "failures", f"{contribution.failed:,}" if contribution.failed else "none"
-    for failure in reversed(contribution.failures):
+    yield "failures", f"{tally.failed:,}" if tally.failed else "none"
+    for failure in reversed(tally.failures):
         yield clock(failure.at_s, snapshot.began_unix_s), failure.text
 
 

@@ -145,7 +145,7 @@ def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
     yield fit(formatting.milliseconds(node.rtt_ms), columns.rtt, align="right")
     rate = formatting.NONE if node.passes_per_s is None else formatting.per_second(node.passes_per_s)
     yield fit(rate, columns.passes, align="right")
-    share = node.contribution.text_share
+    share = node.tally.text_share
     if node.author and share is not None:
         if columns.share_bar:
             yield toned("  " + formatting.bar(share, columns.share_bar - 2), author_tone(node.author))

@@ -13,7 +13,6 @@ from cosine_protocol.records import Role
 from cosine_tui.looks.formatting import counted, short_name
 from cosine_tui.state.snapshot import (
     ConnectionState,
-    Contribution,
     Event,
     EventKind,
     Moment,
@@ -22,6 +21,7 @@ from cosine_tui.state.snapshot import (
     RequestState,
     Snapshot,
     SwarmConnection,
+    Tally,
 )
 from cosine_tui.state.tracked_request import TrackedRequest
 
@@ -48,7 +48,7 @@ class MonitorState:
         self._requests: dict[int, TrackedRequest] = {}
         self._numbers = count(1)
         self._authors: dict[str, int] = {}
-        self._contributions: dict[str, Contribution] = {}
+        self._tallies: dict[str, Tally] = {}
 
     def number_of(self, peer_id: str) -> int:
         """Return the number, from 1, of a drafter in all snapshots."""
@@ -93,11 +93,9 @@ class MonitorState:
         before = request.progress
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
-            contribution = self._contributions.get(peer_id, Contribution())
-            failures = (*contribution.failures, Moment(now_s, f"request {request.number}: it {reason}"))
-            self._contributions[peer_id] = replace(
-                contribution, failed=contribution.failed + 1, failures=failures[-KEPT_FAILURES:]
-            )
+            tally = self._tallies.get(peer_id, Tally())
+            failures = (*tally.failures, Moment(now_s, f"request {request.number}: it {reason}"))
+            self._tallies[peer_id] = replace(tally, failed=tally.failed + 1, failures=failures[-KEPT_FAILURES:])
             names = ", ".join(map(short_name, progress.serving))
             then = f"{names} goes on" if progress.serving else "looking for another"
             lost = f"{short_name(peer_id)}{space}{reason}"
@@ -116,14 +114,12 @@ class MonitorState:
     ) -> None:
         request.end(state, now_s, error=error, account=account)
         for peer_id in request.peer_ids:
-            self._contributions[peer_id] = _with_request(
-                self._contributions.get(peer_id, Contribution()), peer_id, request
-            )
+            self._tallies[peer_id] = _with_request(self._tallies.get(peer_id, Tally()), peer_id, request)
         if state is RequestState.FAILED:
             self._note(EventKind.FAILED, f"request {request.number}: {error}", now_s)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        contributions = self._contributions_now()
+        tallies = self._tallies_now()
         emulated = sorted({node.record.emulated for node in self.nodes.values() if node.record.emulated})
         return Snapshot(
             at_s=now_s,
@@ -133,10 +129,7 @@ class MonitorState:
             note=self._note_text or (f"emulated devices: {', '.join(emulated)}" if emulated else ""),
             problem=self._problem,
             connection=self.connection,
-            nodes=tuple(
-                replace(node, contribution=contributions.get(node.peer_id, Contribution()))
-                for node in self.nodes.values()
-            ),
+            nodes=tuple(replace(node, tally=tallies.get(node.peer_id, Tally())) for node in self.nodes.values()),
             bans=self.bans,
             requests=tuple(request.view() for request in self._requests.values()),
             events=tuple(self._events),
@@ -165,28 +158,26 @@ class MonitorState:
         self._passes[peer_id] = (now_s, passes)
         return (passes - before) / (now_s - before_s) if now_s > before_s and passes >= before else None
 
-    def _contributions_now(self) -> dict[str, Contribution]:
-        contributions = dict(self._contributions)
+    def _tallies_now(self) -> dict[str, Tally]:
+        tallies = dict(self._tallies)
         for request in self._requests.values():
             if not request.state.is_over:
                 for peer_id in request.peer_ids:
-                    contributions[peer_id] = _with_request(
-                        contributions.get(peer_id, Contribution()), peer_id, request
-                    )
-        return contributions
+                    tallies[peer_id] = _with_request(tallies.get(peer_id, Tally()), peer_id, request)
+        return tallies
 
 
-def _with_request(contribution: Contribution, peer_id: str, request: TrackedRequest) -> Contribution:
+def _with_request(tally: Tally, peer_id: str, request: TrackedRequest) -> Tally:
     reports = request.progress.drafters if request.progress else ()
     report = next((report for report in reports if report.peer_id == peer_id), None)
     if report is None:
-        return replace(contribution, requests=contribution.requests + 1)
+        return replace(tally, requests=tally.requests + 1)
     return replace(
-        contribution,
-        requests=contribution.requests + 1,
-        drafted=contribution.drafted + report.drafted,
-        accepted=contribution.accepted + report.accepted,
-        text_tokens=contribution.text_tokens + request.tokens,
+        tally,
+        requests=tally.requests + 1,
+        drafted=tally.drafted + report.drafted,
+        accepted=tally.accepted + report.accepted,
+        text_tokens=tally.text_tokens + request.tokens,
     )
 
 

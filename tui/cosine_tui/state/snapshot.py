@@ -39,7 +39,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
+class Tally:
     """A node's part in the requests seen here; `failures` are the latest."""
 
     requests: int = 0
@@ -64,7 +64,7 @@ class NodeView(NodeSight):
 
     since_s: float
     passes_per_s: float | None = None
-    contribution: Contribution = Contribution()
+    tally: Tally = Tally()
     author: int = 0
 
     @property

@@ -103,7 +103,7 @@ class TrackedRequest:
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
-        """The verifiers that served it, and the drafters with contributions."""
+        """The verifiers that served it, and the drafters with tallies."""
         reports = self.progress.drafters if self.progress else ()
         return (*self._verifiers, *(report.peer_id for report in reports))
 

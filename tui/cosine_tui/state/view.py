@@ -55,7 +55,7 @@ _NODE_KEYS: Final[dict[Order, Callable[[NodeView], Any]]] = {
     Order.SPEED: lambda node: node.pass_ms,
     Order.LOAD: lambda node: -node.load / max(1, node.capacity),
     Order.RTT: lambda node: (node.rtt_ms is None, node.rtt_ms or 0.0),
-    Order.SHARE: lambda node: -(node.contribution.text_share or 0.0),
+    Order.SHARE: lambda node: -(node.tally.text_share or 0.0),
 }
 _REQUEST_KEYS: Final[dict[Order, Callable[[RequestView], Any]]] = {
     Order.USUAL: lambda request: (
