@@ -180,7 +180,7 @@ async def test_where_two_disagree_and_nobody_else_holds_their_layers_requests_sa
     await swarm.stage("honest", 1)
     await swarm.head()
     assert not await checked(swarm, 0)
-    sentence = "Stages honest and liar disagree about layers 32:64 of 64, and nobody else holds them"
+    sentence = "Stages honest and liar disagree about layers 32:64 of 64, and no other stage holds them"
     with pytest.raises(GenerationFailed, match=sentence):
         await is_right(swarm, 1)
 

@@ -5,8 +5,8 @@ Theory of operation
 A verifier over stages computes nothing itself. Its engine (`engine`) keeps pages, trees and prefixes and sends each
 change to the stages; a pass is a frame on the links (`links`), and several may be under way. The chain is recovered
 as a whole: when the links are lost, every pass under way raises `ChainLost`, and the step loop calls `find`, which
-opens another chain (`finder`). The requests are then fed again from their committed tokens. Numbers of sequences go
-on, so that nothing of the lost chain is mistaken for something of the next.
+opens another chain (`finder`). The requests are then fed again from their committed tokens. Numbers of sequences
+are not reused, so that messages of the two chains are distinct.
 """
 
 import asyncio

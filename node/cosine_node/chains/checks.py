@@ -210,7 +210,7 @@ class ChainChecks:
             self.disputes.note_wrong(liars, found.layers, now_s=_now_s())
         else:
             liars = self.disputes.judge(found, now_s=_now_s())
-        verdict = f"{', '.join(liars)} lied" if liars else "nobody can tell who lied"
+        verdict = f"{', '.join(liars)} lied" if liars else "it is unknown who lied"
         sides = f"{', '.join(found.ones)} and {', '.join(found.others)} disagree"
         LOG.warning("layers %s: %s, and %s", found.layers, sides, verdict)
         links = self._links
@@ -232,7 +232,7 @@ class ChainChecks:
             try:
                 third = await self._replayed(sequence, one, unlike=used, without=without)
             except CosineError as error:
-                LOG.info("nobody decides: %s", error)
+                LOG.info("undecided: %s", error)
                 return ()
             agree = [
                 agrees(each, third, found, sampling=sequence.sampling, numerics=numerics) for each in (one, other)

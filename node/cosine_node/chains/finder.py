@@ -3,9 +3,8 @@
 Theory of operation
 -------------------
 `ChainFinder` looks for stages every ten seconds and opens the best chain that `known_stages` finds; a stage that
-refuses is asked again when it is busy, and else left out. One chain is in use at a time; second chains beside it
-check it (`checks`). What ends a chain is noted: a stage that failed is not used for a while, and two of which one
-is at fault are suspected.
+refuses is asked again when it is busy, and else left out. One chain is in use at a time; second chains check it
+(`checks`). A stage that failed is not used for a while, and two of which one is at fault are suspected.
 
 `ChainWatch` takes the ended passes of the chain in use (`links`) every `CHECK_S`, and decides:
 
@@ -14,7 +13,7 @@ is at fault are suspected.
 - If the last stage returns rows without tokens, another one is tried (`doubt`).
 
 A chain is left only if another one exists, and with growing patience, so that a head with a slow line does not
-switch chains for ever.
+switch chains forever.
 """
 
 import asyncio
@@ -288,15 +287,15 @@ class ChainFinder:
     async def second(
         self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
     ) -> AsyncIterator[StagedEngine]:
-        """An engine over a chain beside the one in use, with a pool of at most `pool_tokens`.
+        """An engine over a second chain, with a pool of at most `pool_tokens`.
 
         The chain uses as few peers of `unlike` as possible, none of `without`, and random others, so that newcomers
-        are checked as well. Raises `NoChain`, also if nobody else holds any layers, and `ChainLost`.
+        are checked as well. Raises `NoChain`, also if no other stage holds any layers, and `ChainLost`.
         """
         found = self.known.best(_now_s(), unlike=unlike, without=without)
         others = set(found.peer_ids).difference(unlike)
         if not others and not without:
-            raise NoChain("Nobody else holds any of these layers.")
+            raise NoChain("No other stage holds any of these layers.")
         rooms = self.known.room_tokens(others)
         if len(others) < len(found.stages):
             rooms.append(self._spare_tokens)

@@ -7,13 +7,13 @@ docs/decisions/0025), delays add up, and faults are remembered as `Suspicions`. 
 expected time among those with the fewest suspects. A stage that failed is unused for `GONE_S`, unless it has
 announced itself since, and then a last resort. The first chain determines numerics and pool size of all later ones.
 
-What checks have found decides which stages a chain may use (`Disputes`). Keys are free, so stages earn trust as
+The findings of checks decide which stages a chain may use (`Disputes`). Keys are free, so stages earn trust as
 verifiers do (`cosine_p2p.trust.standing`): by checks in which another holder of the same layers computed the same.
 The first rule that applies decides a contradiction:
 
 - A third holder agrees with one side: the other side lied.
 - One side has clearly more checks: it is trusted.
-- Neighbours that disagree about what went between them are kept apart. A stage in such a dispute with two others
+- Neighbours that disagree about their transfer are kept apart. A stage in such a dispute with two others
   lied, since one liar is likelier than two.
 - Otherwise all are set aside, until one of them is found wrong elsewhere, or for `UNDECIDED_S`.
 
@@ -371,12 +371,12 @@ class KnownStages:
                 found.append(find(same, apart=self.disputes.apart(now_s)))
         if found:
             return min(found, key=lambda one: one.seconds)
-        # Raises with the layers that nobody holds in any numerics.
+        # Raises with the layers that no stage holds in any numerics.
         find(asked, apart=())
         raise NoChain(self._why_not(believed, now_s))
 
     def _usable(self, now_s: float) -> list[NodeRecord]:
-        """The stages with room and of the numerics in use that have not failed just now."""
+        """The stages with room and the numerics in use that have not failed recently."""
 
         def is_usable(record: NodeRecord, offer: StageOffer) -> bool:
             failed_s, sequence = self._failed.get(record.peer_id, (-math.inf, 0))
@@ -390,11 +390,11 @@ class KnownStages:
     def _why_not(self, believed: Sequence[NodeRecord], now_s: float) -> str:
         """The reason why there is no chain although all layers are held."""
         for dispute in self.disputes.open(now_s):
-            return f"{dispute}, and nobody else holds them."
+            return f"{dispute}, and no other stage holds them."
         held = [record.stage.held for record in believed if record.stage is not None]
         if gaps := unheld(held, layers=self.needs.layers):
             names = " and ".join(map(str, gaps))
-            return f"Layers {names} of {self.needs.layers} are held by stages alone that were found wrong."
+            return f"Layers {names} of {self.needs.layers} are held only by stages that were found wrong."
         return "No stages of one data type hold all layers in order."
 
     def _rtt_s(self, one: str, other: str, now_s: float) -> float | None:

@@ -6,15 +6,16 @@ A head joins its stages from the last to the first, since each stage dials the n
 stream of operations to the first stage, which passes them on; only the last stage answers passes. Every stage keeps
 a stream to the head, for reports of passes, answers to probes (`checks`), and errors.
 
-The links are lost as a whole: with the first stream that ends, error, or answer that does not fit, all frames in
-flight fail. `suspects` are the stages of which one is at fault: if a stage got bad activations, it and the stage
-before, since either the one sent them or the other lies.
+The links are lost as a whole: at the first end of a stream, error, or invalid answer, all frames in flight fail.
+`suspects` are the stages of which one is at fault: if a stage got bad activations, it and the stage before, since
+either the one sent them or the other lies.
 
-Each stage tells the head when it has passed a pass on (`Passed`), and for how long it held it. The head records the
-arrival by its clock, minus the distance of the stage. A stage can begin a pass once the stage before has passed it
-on and its own previous pass has ended; the time from then on is its share (`PassTimes`). Shares thus depend on the
-order of messages, not on the clocks of stages. A stage that reports late lengthens its own share. One that reports
-early lengthens the share of the next stage; the part of a share that a stage does not claim to have held is time
+Each stage reports to the head when it has forwarded a pass (`Passed`), and for how long it held it. The head
+records the arrival by its clock, minus the distance of the stage. A stage can begin a pass once the stage before
+has forwarded it and its own previous pass has ended; the time after that is its share (`PassTimes`). Shares thus
+depend on the order of messages, not on the clocks of stages. A stage that reports late lengthens its own share. One
+that reports early lengthens the share of the next stage; the part of a share that a stage does not claim to have
+held is time
 *between* it and the stage before: a longer link, or one of the two lies. A chain in which they are not neighbours
 avoids it in either case.
 """

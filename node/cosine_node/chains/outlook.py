@@ -135,5 +135,5 @@ def announced_machines(
 
 
 def told_outlooks(records: Iterable[NodeRecord]) -> list[tuple[dict[str, Any], str]]:
-    """The outlooks as JSON, each with its sentence, "" without a chain."""
+    """The outlooks as JSON objects, each with its sentence, "" without a chain."""
     return [(outlook_as_object(each), sentence_of(each) if each.stages else "") for each in outlooks(records)]

@@ -220,7 +220,7 @@ def _stages(machines: Sequence[Machine], needs: ModelNeeds, share: _Share) -> li
 
 
 def _lack(machines: Sequence[Machine], needs: ModelNeeds) -> str:
-    """The sentence that says why a model does not fit."""
+    """The reason why a model does not fit, as a sentence."""
     sizes = needs.sizes
     pool_bytes = sizes.layers * needs.layer_token_bytes * needs.pool_tokens
     ends_bytes = sizes.embedding_bytes + sizes.output_bytes

@@ -26,7 +26,7 @@ Rtt = Callable[[str, str], float | None]
 
 
 class NoChain(CosineError):
-    """No stages hold all layers in order. The text is one sentence that names those that nobody holds."""
+    """No stages hold all layers in order. The text is one sentence that names those without a stage."""
 
 
 @dataclass(frozen=True, slots=True)

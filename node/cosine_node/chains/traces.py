@@ -1,19 +1,19 @@
-"""What the stages of a chain report on a sequence, and the first contradiction between two chains. Pure.
+"""The reports of a chain's stages on a sequence, and the first contradiction between two chains. Pure.
 
 Theory of operation
 -------------------
 For each pass a stage reports projections of its input and output, whose seed was drawn afterwards (`proof`). A
-`Witness` records which pass computed each token. A sequence may attend to keys and values that passes of other
+`Witness` records which pass computed each token. A sequence can attend to keys and values that passes of other
 sequences computed, so it records by slot of the pool; and an error in one pass affects all sequences that use its
-slots later, so a sequence is compared from its first token on, as far as everything is known.
+slots later, so a sequence is compared from its first token on, up to the first unknown one.
 
 A head computes the same tokens again over a second chain and compares. The output of a stage at a position depends
 on its inputs up to there, so places are compared in causal order: position by position, at each the boundaries
 between layers from first to last. At the *first* wrong place all inputs were equal, and there are three cases:
 
 - The two senders report different outputs: one of them lies.
-- They agree, but in one chain the receiver reports another input: one of these neighbours lies, and nobody else can
-  tell which (`Contradiction.is_link`).
+- They agree, but in one chain the receiver reports another input: one of these neighbours lies, and it is
+unknown which (`Contradiction.is_link`).
 - All boundaries agree, but the last stages choose differently beyond rounding (`trust.audit_rule`): one of the
   stages after the last equal boundary lies.
 
@@ -56,7 +56,7 @@ Gaps = npt.NDArray[np.float64]
 class TraceRounding:
     """Bounds of the relative distance of two stages' vectors: equal up to `clean`, different from `wrong` on.
 
-    The medians over a sequence have bounds of their own.
+    The medians over a sequence have separate bounds.
     """
 
     clean: float
@@ -124,7 +124,7 @@ class ChainTrace:
         return self.stages[number], self.stages[number + 1]
 
     def between(self, first: int, end: int) -> tuple[str, ...]:
-        """The stages that may be at fault for what is wrong at boundary `end` and was right at `first`."""
+        """The possible causes of a difference at boundary `end` that did not exist at `first`."""
         suspects = [stage.peer_id for stage in self.stages if first <= stage.layers.first < end]
         if first and self.link(first)[1].entered is None:
             suspects.insert(0, self.link(first)[0].peer_id)
@@ -201,7 +201,7 @@ def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, num
 
 
 def _broken_links(chain: ChainTrace, positions: int) -> list[Contradiction]:
-    """The neighbours of a chain whose reports on what went between them differ."""
+    """The neighbours of a chain whose reports on their transfer differ."""
     found = []
     for boundary in chain.boundaries:
         sender, receiver = chain.link(boundary)
@@ -284,7 +284,7 @@ class WitnessedToken:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedSequence:
-    """A sequence that has ended, as far as the passes of its tokens are known."""
+    """A sequence that has ended, up to the first token of an unknown pass."""
 
     tokens: tuple[WitnessedToken, ...]
     sampling: Sampling
@@ -348,7 +348,7 @@ def told_of(trace: PartTrace, *, tokens: int) -> Told:
 
 
 def trace_of(tokens: Sequence[WitnessedToken], places: Sequence[StagePlace]) -> ChainTrace:
-    """The trace of a sequence, as far as every stage that reports anything reports on every token."""
+    """The trace of a sequence, up to the first token on which a reporting stage does not report."""
     known = list(takewhile(lambda each: each.fed.told, tokens))
     found: list[tuple[list[Projections] | None, ...]] = []
     most = len(known)

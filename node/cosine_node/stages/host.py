@@ -1,8 +1,8 @@
 """A part of a model at a stage, the engine of one chain's sequences over it, and the slots of several chains.
 
 `load_part` reads the tensors of some layers. `StageModel` runs passes over them and has one KV pool, whose slots
-`StageHost` divides between chains in disjoint ranges. Each chain has a `StageEngine` with pages and trees of its
-own, equal to those of its head; activations enter and leave it as tensors, and its `HostedChain` as bytes.
+`StageHost` divides between chains in disjoint ranges. Each chain has a separate `StageEngine` with the same pages
+and trees as its head; activations enter and leave it as tensors, and its `HostedChain` as bytes.
 """
 
 import json
@@ -287,7 +287,7 @@ class StageHost:
         return list(map(range, starts, ends))
 
     def open(self, *, pool_tokens: int, first_sequence: int) -> HostedChain:
-        """Open a chain with a pool of its own. Raises `OutOfPages`."""
+        """Open a chain with a separate pool. Raises `OutOfPages`."""
         pool = PagePool(tokens=pool_tokens)
         wanted = pool.capacity_tokens
         slots = next((gap[:wanted] for gap in self._gaps() if len(gap) >= wanted), None)

@@ -1,8 +1,8 @@
 """Choice, loading and measurement of the layers that a node holds as a stage.
 
-The sizes of a part follow from the configuration alone (`part_sizes`), so that layers are chosen, and options that
-do not fit are refused, before any weight is fetched or read (`StageDraft`). The loaded part is tested like a whole
-model and measured with invented activations.
+The sizes of a part follow from the configuration (`part_sizes`), so that layers are chosen, and options that do not
+fit are refused, before any weight is fetched or read (`StageDraft`). The loaded part is tested like a whole model
+and measured with invented activations.
 """
 
 import math
@@ -71,7 +71,7 @@ def part_sizes(
     except (ValueError, ImportError, RuntimeError) as error:
         raise UsageError(f"No model can be made of this configuration: {first_line(error)}") from error
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    # A converted output layer has a matrix of its own.
+    # A converted output layer has a separate matrix.
     is_tied = output is not None and output.weight is embedding.weight and held is None
     bytes_of = partial(held_bytes, kind=held) if held is not None else _bytes_of
     if file is not None:

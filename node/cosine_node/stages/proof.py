@@ -1,4 +1,4 @@
-"""What a stage keeps of its passes, and reports on request, so that its head can compare it with others. Pure.
+"""The record that a stage keeps of its passes and reports on request, so that its head can compare stages. Pure.
 
 Theory of operation
 -------------------

@@ -1,12 +1,12 @@
-"""A chain that a head has set up at a stage: it reads operations, applies them in order, and passes them on.
+"""A chain that a head has set up at a stage: it reads operations, applies them in order, and forwards them.
 
 Theory of operation
 -------------------
 Operations come from the head to the first stage, and from there from stage to stage. Reading fills a queue that is
 bounded in bytes (`StageInbox`); while it is full nothing more is read, and the sender waits. One task applies the
 operations to the chain's pages and trees, runs passes in the engine's thread, and sends both on before it takes the
-next operation. The last stage answers passes to the head. Every stage tells the head when it has passed a pass on
-(`Passed`), and answers its probes (`proof`).
+next operation. The last stage answers passes to the head. Every stage reports to the head when it has forwarded a
+pass (`Passed`), and answers its probes (`proof`).
 
 Chains share the event loop by steps (`Turn`), so that thousands of small operations of one chain delay no other. A
 chain without passes for a while is idle; the stage may give its room to another head.
@@ -368,7 +368,7 @@ class ServedChain:
         raise MalformedMessage(f"unexpected {type(message).__name__}")
 
     async def _answer(self, probe: Probe) -> None:
-        """Report the input and output of some passes. Raises `PeerError`, `MalformedMessage`."""
+        """Report the input and output of passes. Raises `PeerError`, `MalformedMessage`."""
         try:
             computed = self.computed.take(probe.parts)
         except TooManyProbes as error:
@@ -394,7 +394,7 @@ class ServedChain:
             raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
 
     async def _work(self) -> None:
-        """Apply operations in order, and pass them on. Raises `PeerError`."""
+        """Apply operations in order, and forward them. Raises `PeerError`."""
         turn = Turn()
         while True:
             operation = await self.inbox.take()
@@ -407,7 +407,7 @@ class ServedChain:
                 raise _told(error) from None
 
     async def _apply(self, operation: QueuedFeed | BookOperation) -> int:
-        """Apply one operation, and pass it on; return its steps."""
+        """Apply and forward one operation; return its steps."""
         if isinstance(operation, QueuedFeed):
             self.since_s = math.inf
             await self._feed(operation)
@@ -434,7 +434,7 @@ class ServedChain:
             raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S) from None
 
     async def _feed(self, feed: QueuedFeed) -> None:
-        """Run one pass, and send what it found to the next stage or the head."""
+        """Run one pass, and send its results to the next stage or the head."""
         taken_s, tokens = _now_s(), count_tokens(feed.rows)
         for row in feed.rows:
             live = len(self.hosted.books.tree(row.sequence).nodes) + len(row.nodes)
@@ -468,7 +468,7 @@ async def _listen(following: Channel) -> None:
 
 
 def _told(error: Exception) -> PeerError:
-    """An error of an operation, as the head is told."""
+    """The error of an operation for the head."""
     match error:
         case PeerError():
             return error

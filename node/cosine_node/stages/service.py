@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-A head opens a stream with `Join`, and the stage dials the next one and says `Follow`; the stage before does the
+A head opens a stream with `Join`, and the stage dials the next one and sends `Follow`; the stage before does the
 same here. A chain (`served_chain`) lives as long as its head's stream and the streams between stages, and ends as a
-whole: the head hears why.
+whole, with a reason for the head.
 
 Room is scarce and keys are free, so one head has at most half of the pool, and the working heads of one address
-range three quarters. A head that works never loses its room. One that is idle keeps it until another one asks; one
-that held room without any work counts as idle from the start for a while, and so do others of its address range.
+range three quarters. A working head never loses its room. An idle one keeps it until another one asks; after a head
+has held room without any work, it and others of its address range count as idle from the start for a while.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class StageService:
     def _idle(self) -> list[ServedChain]:
         """The idle chains, whose room other heads may take; the longest idle first."""
         now_s = self._now_s()
-        # The list at once, for metrics are read in another thread.
+        # A list, since metrics are read in another thread.
         idle = [chain for chain in list(self._chains.values()) if chain.is_idle(now_s)]
         return sorted(idle, key=lambda chain: (chain.since_s, chain.join.chain))
 
@@ -115,7 +115,7 @@ class StageService:
         await asyncio.Event().wait()
 
     def rest(self, is_resting: bool) -> None:
-        """Refuse new chains while `is_resting`; the present ones go on."""
+        """Refuse new chains while `is_resting`; the present ones continue."""
         self._is_resting = is_resting
 
     async def drain(self) -> None:
@@ -165,7 +165,7 @@ class StageService:
                 for ended in done:
                     await ended
             except PeerError as error:
-                # The head must hear this before the next stage reports that this one is gone.
+                # The head must receive this before the next stage reports the loss of this one.
                 self._tell(head, error)
             finally:
                 chain.ended.set()
@@ -177,7 +177,7 @@ class StageService:
                 self._has_ended.set()
 
     def _open(self, head: Channel, join: Join, network: str) -> ServedChain:
-        """A new chain with a pool of its own. Raises `PeerError`."""
+        """A new chain with a separate pool. Raises `PeerError`."""
         self._check(head, join)
         books = self._room(head.peer_id, join, network)
         self.passes.counts.opened += 1
@@ -189,7 +189,7 @@ class StageService:
         return chain
 
     def _note_ended(self, chain: ServedChain) -> None:
-        """Remember who held room without work."""
+        """Remember the heads that held room without work."""
         if chain.has_worked:
             self._idlers.pop(chain.head.peer_id)
             return
