@@ -160,6 +160,10 @@ class CellResult:
         return sum(result.seconds for result in self.report.results)
 
     @property
+    def ms_per_token(self) -> float:
+        return 1e3 * self.total_s / self.report.tokens
+
+    @property
     def accepted_per_round(self) -> float:
         results = self.report.results
         return sum(result.accepted for result in results) / max(1, sum(result.rounds for result in results))

@@ -20,8 +20,16 @@ from typing import Any, Final
 
 from cosine_engine import zoo
 from cosine_engine.processor import processor_name
-from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
-from cosine_lab.experiments.experiment import Cell, JsonRow, Prompts, Say, grouped, run_cell
+from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS, OptionValues
+from cosine_lab.experiments.experiment import (
+    Cell,
+    CellResult,
+    JsonRow,
+    Prompts,
+    Say,
+    grouped,
+    run_cell,
+)
 from cosine_lab.experiments.here import (
     Asked,
     Contest,
@@ -97,6 +105,19 @@ class RingHereOptions(HereOptions):
             own_drafters=self.volunteers,
             stages=self.stages,
         )
+
+    def scenario(self, rtt_ms: float, temperature: float) -> dict[str, Any]:
+        """Return the fields of the same ring in virtual time."""
+        stages_ms = self.stages * Emulation.parse(self.device).verifier_ms
+        return {
+            "profile": self.device,
+            "stages": self.stages,
+            "traversal_ms": stages_ms + (self.stages + 1) * rtt_ms / 2,
+            "rtt_ms": rtt_ms,
+            "temperature": temperature,
+            "max_new_tokens": self.tokens,
+            "seed": self.seed,
+        }
 
     @property
     def asked(self) -> list[Asked]:
@@ -186,53 +207,51 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
 
 
 def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterator[JsonRow]:
-    """Yield the speed-up of each way over the same ring in virtual time, and the measured one.
+    """Yield the speed-up of each way over the same ring in virtual time, beside the measured one.
 
-    The same models write the same texts, unless the prompts of the family's recorded texts are not kept.
+    By the clock a pass takes a stage `stage_more_ms` longer than the emulated time, as the measured plain decoding
+    shows, and in virtual time as well. The same models write the same texts, unless the prompts of the family's
+    recorded texts are not kept.
     """
-    stage_ms = Emulation.parse(options.device).verifier_ms
-    experts = tuple(model.rpartition("-")[2] for model in options.volunteers)
-    prompts = Prompts(family=options.family, count=options.prompts)
     for (rtt_ms, temperature), found in grouped(ways, "emulated_rtt_ms", "temperature").items():
-        scenario: dict[str, Any] = {
-            "profile": options.device,
-            "stages": options.stages,
-            "traversal_ms": options.stages * stage_ms + (options.stages + 1) * rtt_ms / 2,
-            "rtt_ms": rtt_ms,
+        yield from _rows_in_virtual_time(options, found, rtt_ms=rtt_ms, temperature=temperature)
+
+
+def _rows_in_virtual_time(
+    options: RingHereOptions, found: Sequence[JsonRow], *, rtt_ms: float, temperature: float
+) -> Iterator[JsonRow]:
+    prompts = Prompts(family=options.family, count=options.prompts)
+    traces, models = prompts.traces(temperature), None
+    if all(trace.asked for trace in traces):
+        models = ModelWorkload(
+            options.target, drafted_by=options.general, traces=traces, max_new_tokens=options.tokens
+        )
+
+    def run(strategy: str, choice: OptionValues, **fields: Any) -> CellResult:
+        scenario = {**options.scenario(rtt_ms, temperature), **fields}
+        return run_cell(Cell(strategy=strategy, choice=choice, scenario=scenario, prompts=prompts), models)
+
+    plain = {"drafters": 0, "max_drafters": 0}
+    clock_ms = found[0]["plain_ms_per_token"]
+    more_ms = max(0.0, (clock_ms - run(PLAIN.name, {}, **plain).ms_per_token) / options.stages)
+    alone = run(PLAIN.name, {}, **plain, stage_more_ms=more_ms)
+    experts = tuple(model.rpartition("-")[2] for model in options.volunteers)
+    for row in found:
+        ours = {"coordination": Coordination.AUTO, "drafters": len(experts), "stage_more_ms": more_ms}
+        ours |= {"domains": experts} if experts else {}
+        ours |= {"max_drafters": 0} if row["way"] == RacedWay.COPYING.value else {}
+        ours |= {"home": GENERALIST} if options.home != "none" else {}
+        helped = run(OURS.name, {"policy": SHIPS}, **ours)
+        times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
+        yield {
+            "emulated_rtt_ms": rtt_ms,
             "temperature": temperature,
-            "max_new_tokens": options.tokens,
-            "seed": options.seed,
+            "way": row["way"],
+            "stage_more_ms": more_ms,
+            "clock_times_plain": row["times_plain"],
+            "virtual_times_plain": times,
+            "clock_of_virtual": row["times_plain"] / times,
         }
-        plain = {**scenario, "drafters": 0, "max_drafters": 0}
-        traces = prompts.traces(temperature)
-        models = None
-        if all(trace.asked for trace in traces):
-            models = ModelWorkload(
-                target_model=options.target,
-                drafted_by=options.general,
-                traces=traces,
-                max_new_tokens=options.tokens,
-            )
-        alone = run_cell(Cell(strategy=PLAIN.name, scenario=plain, prompts=prompts), models)
-        for row in found:
-            ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
-            ours |= {"domains": experts} if experts else {}
-            ours |= {"max_drafters": 0} if row["way"] == RacedWay.COPYING.value else {}
-            ours |= {"home": GENERALIST} if options.home != "none" else {}
-            choice = {"policy": SHIPS}
-            cell = Cell(strategy=OURS.name, choice=choice, scenario=ours, prompts=prompts)
-            helped = run_cell(cell, models)
-            times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
-            yield {
-                "emulated_rtt_ms": rtt_ms,
-                "temperature": temperature,
-                "way": row["way"],
-                "clock_times_plain": row["times_plain"],
-                "virtual_times_plain": times,
-                "clock_of_virtual": row["times_plain"] / times,
-                "clock_plain_ms": row["plain_ms_per_token"],
-                "virtual_plain_ms": 1e3 * alone.total_s / alone.report.tokens,
-            }
 
 
 RING_HERE: Final = Contest(

@@ -116,6 +116,7 @@ class Participants:
                 layers,
                 partial(self.workload.target, 0),
                 curve=self.scenario.curve(Role.VERIFIER),
+                more_s=self.scenario.stage_more_ms / 1e3,
                 identity=identity_of("stage", index),
             )
             self._stages.append(stage)

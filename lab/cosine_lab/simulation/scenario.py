@@ -65,6 +65,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "settle_s": (0, 1e5),
     "stages": (0, 64),
     "stage_copies": (1, 16),
+    "stage_more_ms": (0, 60_000),
     "traversal_ms": (0, 60_000),
     "most_under_way": (1, 1_000),
 }
@@ -103,7 +104,8 @@ class Scenario:
     settle_s: with cities, seconds in which nodes find their network coordinates before the first request.
     stages, stage_copies: number of parts of the target, each as slow as a verifier, and nodes that hold each part;
         verifiers are then heads.
-    traversal_ms: time of a pass over one token from the head through all stages and back.
+    stage_more_ms: time that a pass takes at each stage in addition to the announced one.
+    traversal_ms: time of a pass over one token from the head through all stages and back, without that.
     most_under_way: maximum number of passes under way. Default: the head's.
     """
 
@@ -147,6 +149,7 @@ class Scenario:
     settle_s: float = 1200.0
     stages: int = 0
     stage_copies: int = 1
+    stage_more_ms: float = 0.0
     traversal_ms: float = 200.0
     most_under_way: int | None = None
 

@@ -62,7 +62,10 @@ class _Books:
 
 
 class SimulatedStage:
-    """A part of a target at a peer: implements `cosine_node.stages.served_chain.ChainHost`. `start` serves it."""
+    """A part of a target at a peer: implements `cosine_node.stages.served_chain.ChainHost`. `start` serves it.
+
+    A pass takes `more_s` in addition to `curve`, which is announced.
+    """
 
     token_bytes = TOKEN_BYTES
 
@@ -73,11 +76,13 @@ class SimulatedStage:
         whole: Callable[[], Engine],
         *,
         curve: CostCurve,
+        more_s: float = 0.0,
         target_digest: bytes,
     ) -> None:
         self.transport = transport
         self.layers = layers
         self.curve = curve
+        self._more_s = more_s
         self.use = MachineUse()
         self.fed_tokens = 0
         self.is_killed = False
@@ -129,7 +134,7 @@ class SimulatedStage:
             if not self.fed_tokens:
                 # The answer to a probe, which takes negligible time.
                 return found
-            seconds = self.curve.seconds(self.fed_tokens)
+            seconds = self.curve.seconds(self.fed_tokens) + self._more_s
             self.use.passes += 1
             self.use.tokens += self.fed_tokens
             self.use.busy_s += seconds

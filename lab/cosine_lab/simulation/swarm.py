@@ -248,13 +248,20 @@ class SimulatedSwarm:
         return VerifierConfig(target_digest=facts.digest(), tokenizer_digest=facts.tokenizer_digest, **changes)
 
     async def stage(
-        self, layers: LayerRange, whole: Callable[[], Engine], *, curve: CostCurve, identity: Identity | None = None
+        self,
+        layers: LayerRange,
+        whole: Callable[[], Engine],
+        *,
+        curve: CostCurve,
+        more_s: float = 0.0,
+        identity: Identity | None = None,
     ) -> SimulatedStage:
-        """Start a part of a target; `whole` creates engines of the target."""
+        """Start a part of a target; `whole` creates engines of the target, `more_s` is as in `SimulatedStage`."""
         identity = identity or self._next_identity()
         transport = self.join(identity)
         self._others.append(transport)
-        stage = SimulatedStage(transport, layers, whole, curve=curve, target_digest=self.facts.digest())
+        digest = self.facts.digest()
+        stage = SimulatedStage(transport, layers, whole, curve=curve, more_s=more_s, target_digest=digest)
         await stage.start()
         return stage
 

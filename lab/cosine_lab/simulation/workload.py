@@ -1,7 +1,7 @@
 """The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cosine_engine import zoo
@@ -9,6 +9,7 @@ from cosine_engine.base import PREFIX, Engine, Row
 from cosine_engine.load_options import LoadOptions
 from cosine_engine.models.loading import load, open_model
 from cosine_engine.ngram import NgramEngine
+from cosine_engine.pool_size import PoolSize
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.trace_engine import Law, TraceDrafter, TraceTarget
@@ -21,6 +22,8 @@ LOOKUP_TOKENS: Final = 32_768
 """Bounds memory: the tokens of a drafter that copies, room for sixteen requests and their trees."""
 TREE_TOKENS: Final = 512
 """Room for the live tree of a request."""
+MODEL_POOL: Final = PoolSize(exact_tokens=4_096)
+"""Bounds memory: room for a request of a model, whose weights each node of a simulation loads."""
 TEST_SPLIT: Final = "test"
 """The split of the recorded generations that figures are measured on."""
 LOOKUP: Final = "lookup"
@@ -183,51 +186,41 @@ class TraceWorkload:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorkload:
-    """The models of a family themselves, over the prompts of its recorded texts.
+    """The models themselves, over the prompts of recorded texts; `drafted_by` is the model of all drafters."""
 
-    drafted_by: Model of all drafters.
-    """
-
-    target_model: str
-    drafted_by: str
-    traces: Sequence[Trace]
-    max_new_tokens: int
-    streams: dict[int, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def eos(self) -> tuple[int, ...]:
-        return self.traces[0].eos
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self.traces[0].vocab_tokens
+    def __init__(self, target_model: str, *, drafted_by: str, traces: Sequence[Trace], max_new_tokens: int) -> None:
+        self._target_model = target_model
+        self._drafted_by = drafted_by
+        self.eos = traces[0].eos
+        self.vocab_tokens = traces[0].vocab_tokens
+        alone = self.target(0)
+        self._tasks = []
+        for trace in traces:
+            sampling = Sampling(temperature=trace.temperature, seed=trace.seed)
+            stream = plain_stream(alone, trace.asked, sampling, tokens=max_new_tokens, eos=self.eos)
+            self._tasks.append(
+                Task(
+                    domain=trace.domain,
+                    prompt=trace.asked,
+                    sampling=sampling,
+                    max_new_tokens=max_new_tokens,
+                    stream=stream,
+                )
+            )
 
     def target(self, index: int) -> Engine:
-        return load(open_model(self.target_model), LoadOptions())
+        return load(open_model(self._target_model), LoadOptions(pool_size=MODEL_POOL))
 
     def drafter(self, index: int) -> Engine:
-        return load(open_model(self.drafted_by), LoadOptions(), target=open_model(self.target_model))
+        target = open_model(self._target_model)
+        return load(open_model(self._drafted_by), LoadOptions(pool_size=MODEL_POOL), target=target)
 
     def home(self, index: int) -> Engine:
         return self.drafter(index)
 
     def task(self, number: int) -> Task:
-        trace = self.traces[number % len(self.traces)]
-        sampling = Sampling(temperature=trace.temperature, seed=trace.seed)
-        if trace.number not in self.streams:
-            self.streams[trace.number] = plain_stream(
-                self.target(0), trace.asked, sampling, tokens=self.max_new_tokens, eos=self.eos
-            )
-        stream = self.streams[trace.number]
-        return Task(
-            domain=trace.domain,
-            prompt=trace.asked,
-            sampling=sampling,
-            max_new_tokens=self.max_new_tokens,
-            stream=stream,
-        )
+        return self._tasks[number % len(self._tasks)]
 
 
 def lookup_engine(vocab_tokens: int) -> Engine:

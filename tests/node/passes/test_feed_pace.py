@@ -62,6 +62,15 @@ def test_stages_that_are_slower_than_they_said_are_fed_more_slowly_and_then_as_b
     assert pace.period_s(1) == pytest.approx(SLOW.seconds(1))
 
 
+def test_no_queue_of_half_a_pass_stays() -> None:
+    """Stages that take a little longer for a pass than they say would otherwise delay all passes by it."""
+    pace = pace_of()
+    pass_through(pace, 1.0)
+    for number in range(20):
+        pass_through(pace, 2.0 + 0.02 * number, queued_s=SLOW.seconds(1) / 2)
+    assert pace.period_s(1) > 1.03 * SLOW.seconds(1)
+
+
 def test_passes_far_shorter_than_a_traversal_may_be_delayed_a_little() -> None:
     """A busy machine answers 10 ms late now and then; only a queue slows the feed, to the rate of its answers."""
     light = CostCurve(((1, 0.003), (8, 0.006)))
