@@ -31,7 +31,7 @@ Chance = Callable[[], float]  # Returns numbers from 0 to below 1, such as `rand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What a client knows of verifiers by its own requests: measured times and levels of standing, by peer id.
+    """A client's own findings about verifiers: measured times and levels of standing, by peer id.
 
     Those `avoided` have failed recently or were found wrong.
     """

@@ -100,7 +100,7 @@ class RowTileSet:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How the rows of a pass are padded: short ones to one rectangle (default: on CUDA), or all to `tiles`."""
+    """The padding of a pass's rows: short ones to one rectangle (default: on CUDA), or all to `tiles`."""
 
     to_rectangle: bool | None = None
     tiles: RowTileSet | None = None

@@ -71,7 +71,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRules:
-    """How a drafter drafts for all its requests.
+    """The settings of a drafter for all its requests.
 
     held_passes: Number of passes for which distant and unlikely nodes may be held back.
     measures_prompt: The first row asks for the likelihood of the prompt.
