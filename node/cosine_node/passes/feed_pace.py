@@ -14,9 +14,9 @@ QUEUED_PASSES: Final = 4
 3 ms wait for 5 to 20 ms; taken for slow stages, they let one begin every 46 ms."""
 QUEUED_PERIODS: Final = 0.25
 QUEUED_S: Final = 0.004
-"""Too long, in units of the slowest stage's time, and at least. Stages take longer for a pass than they announce, and
-a queue builds up: with 2 ms more than 15 and a round trip of 60 ms, recorded texts come 1.03 times as fast as with
-a queue of 1.5 passes."""
+"""Too long, in units of the slowest stage's time, and at least. Stages take longer for a pass than announced, and a
+queue builds up: with 2 ms more than 15 and a round trip of 60 ms, recorded texts come 1.03 times as fast as with a
+queue of 1.5 passes."""
 LAST_WEIGHT: Final = 0.1
 """Weight of the last answer in the rate of answers, and of this rate in the slowness after a pass that waited."""
 DRAINED: Final = 1.1
