@@ -127,8 +127,6 @@ def new_head(model: Any, vocabulary: DraftVocabulary, feature_layers: Sequence[i
             vocab_tokens=config.vocab_size,
             rope_theta=float(rope.get("rope_theta", 10_000.0)),
             norm_eps=float(config.rms_norm_eps),
-            fc_norm=True,
-            norm_output=True,
         )
     except AttributeError as error:
         raise UsageError(f"A draft head cannot be made for a '{config.model_type}' model: {error}.") from None
@@ -142,8 +140,7 @@ def new_head(model: Any, vocabulary: DraftVocabulary, feature_layers: Sequence[i
         _begin_weight(head.midlayer.hidden_norm.weight, state.get("input_layernorm.weight"), width)
         head.fc.weight.normal_(0, NEW_WEIGHT_DEVIATION)
         head.fc.weight[:, -width:] += torch.eye(width)
-        for weight in (head.norm.weight, *head.fc_norm[-1].parameters()):
-            _begin_weight(weight, body.norm.weight.detach().float().cpu(), width)
+        _begin_weight(head.norm.weight, body.norm.weight.detach().float().cpu(), width)
         head.lm_head.weight.copy_(output[torch.tensor(vocabulary.target_ids)])
     return head
 
