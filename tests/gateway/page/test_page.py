@@ -221,8 +221,9 @@ def test_hostile_texts_of_nodes_and_of_the_machine_are_shown_as_text(
         return told_machine(text=HOSTILE["a script"] + HOSTILE["turned around"])
 
     monkeypatch.setattr(Watched, "_look", look)
-    with visited(browser) as (visitor, _):
-        monkeypatch.setattr(OwnMachine, "facts", facts)
+    with visited(browser) as (visitor, _), pytest.MonkeyPatch.context() as patch:
+        # Undone before the visit's own.
+        patch.setattr(OwnMachine, "facts", facts)
         page = visitor.page
         for view in ("Swarm", "Join"):
             visitor.show(view)
