@@ -95,16 +95,15 @@ class Entrant:
         return {name: values for name, values in self.grid.items() if temperature or name != "law"}
 
     def build(self, root: bytes, choice: OptionValues, case: RequestCase | None) -> Strategy:
-        """Return the strategy of the request with the digest `root`; what is known of it is None for a model's."""
+        """Return the strategy of the request with the digest `root`; `case` is None if no recording is known."""
         more: dict[str, Any] = {}
         if self.options is not None:
             own = {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
-            if case is None:
-                pass
-            elif choice.get("drafter") == BY_LABEL and "drafters" in own:
-                own["authors"] = case.authors[: own["drafters"]]
-            elif choice.get("drafter") == BY_LABEL:
-                own["author"] = case.authors[0] if case.authors else None
+            if case is not None and choice.get("drafter") == BY_LABEL:
+                if "drafters" in own:
+                    own["authors"] = case.authors[: own["drafters"]]
+                else:
+                    own["author"] = case.authors[0] if case.authors else None
             more["options"] = self.options(**own)
         return self.strategy(root, **more)
 

@@ -16,7 +16,7 @@ from cosine_engine.forward.partial_model import part_of
 from cosine_engine.forward.pass_features import PassFeatures
 from cosine_engine.forward.pass_model import PassModel
 from cosine_engine.forward.pass_plan import DecoderPlan, PassPlan, PathPlan, stale_slots
-from cosine_engine.forward.row_tiles import Padding, RowTileSet, tile_experts
+from cosine_engine.forward.row_tiles import USUAL_PADDING, Padding, RowTileSet, tile_experts
 from cosine_engine.kv_pool import WindowPages
 from cosine_engine.tree import Feeds, SequenceTree
 
@@ -38,7 +38,7 @@ class PackedModel(PassModel):
         model: Any,
         *,
         slots: int,
-        padding: Padding | None = None,
+        padding: Padding = USUAL_PADDING,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
@@ -46,7 +46,6 @@ class PackedModel(PassModel):
         self.flat = FlatDecoder.of(model)
         features = PassFeatures(model, feature_layers, slots=slots, is_flat=self.flat is not None)
         super().__init__(model, KvStore(slots=slots, windows=windows), features)
-        padding = padding or Padding()
         pads_rows, tiles = padding.to_rectangle, padding.tiles
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles

@@ -106,6 +106,9 @@ class Padding:
     tiles: RowTileSet | None = None
 
 
+USUAL_PADDING: Final = Padding()
+
+
 @dataclass(frozen=True, slots=True)
 class RowKernel:
     """A function from [rows, width] to [rows, any] that computes each row independently except for rounding."""

@@ -12,7 +12,7 @@ from cosine_engine import logits_engine
 from cosine_engine.base import Row, RowResult
 from cosine_engine.constraints.grammars import Grammars
 from cosine_engine.forward.pass_features import KeptFeatures
-from cosine_engine.forward.row_tiles import Padding
+from cosine_engine.forward.row_tiles import USUAL_PADDING, Padding
 from cosine_engine.forward.support import context_tokens, numerics
 from cosine_engine.kv_pool import PagePool, WindowPages
 from cosine_engine.logits_engine import LogitsEngine
@@ -46,7 +46,7 @@ class TorchEngine(LogitsEngine):
         way: PassWay = PassWay.PACKED,
         known: KnownTokens = ALL_TOKENS,
         grammars: Grammars | None = None,
-        padding: Padding | None = None,
+        padding: Padding = USUAL_PADDING,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
@@ -62,7 +62,7 @@ class TorchEngine(LogitsEngine):
             windows=windows,
             feature_layers=feature_layers,
         )
-        is_deterministic = way is PassWay.COMPILED or (padding is not None and padding.tiles is not None)
+        is_deterministic = way is PassWay.COMPILED or padding.tiles is not None
         super().__init__(
             pool,
             sampling,
